@@ -27,8 +27,17 @@ _MODEL = re.compile(
 )
 # Hydra's option for a YAML, by its name without the ending.
 _CONFIG_NAME = re.compile(r"--config[-_]name[= ][\"']?([\w-]+)\b(?!\.)")
+_CONFIG_OF_TUNE = re.compile(r"--config[= ]([\w/-]+)(?![\w./-])")
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _DATA = (".yaml", ".yml", ".toml")
+_ENTERED = re.compile(r"(?:^|[;&]\s*)cd\s+([\w./-]+)", re.MULTILINE)
+PYTHON = (".py", ".ipynb")
+# What scripts of transformers' Trainer are known by, whose modules and configurations are read too.
+_TRAINS = re.compile(r"\b(?:transformers|trl|peft|unsloth)\b")
+_IMPORTED = re.compile(
+    r"^\s*(?:from\s+\.*([\w.]*)\s+import\s+\(?([\w, ]*)|import\s+([\w.]+))", re.MULTILINE
+)
+_CONFIGURED = re.compile(r"""["']([\w./-]+\.(?:ya?ml|json|toml))\b""")
 
 
 class NamedFile(NamedTuple):
@@ -56,6 +65,8 @@ def named_files(
             # Readers look a file up by the last part of its path.
             name = path.name
             text = _text(path, most_bytes - sum(map(len, known.values())))
+            if text is not None and not _is_wanted(name, text):
+                continue
             if text is not None and name not in known and len(known) < most_files:
                 known[name] = text
                 found[name] = NamedFile(path, text)
@@ -80,26 +91,52 @@ def _names(files: Mapping[str, str]) -> list[str]:
 
 def _called(files: Mapping[str, str]) -> Iterator[str]:
     for name in scripts(files):
-        yield from _SOURCED.findall(_COMMENT.sub("", files[name]))
+        text = _COMMENT.sub("", files[name])
+        yield from _SOURCED.findall(text)
         try:
             outcome = evaluate(files, name)
         except Unreadable:
-            yield from _paths(_COMMENT.sub("", files[name]))
+            yield from _paths(text)
             continue
         yield from outcome.missing
         for call in outcome.launches:
+            program = call.program.text
+            module = re.fullmatch(r"\w+(\.\w+)+", program) and not program.endswith(PYTHON)
+            path = f"{program.replace('.', '/')}.py" if module else program
+            if path.endswith(PYTHON):
+                inside = (one.rstrip("/") for one in _ENTERED.findall(text))
+                yield from (*(f"{one}/{path}" for one in inside), path, f"src/{path}")
             words = [word.text for word in (*call.before, *call.arguments)]
             for word in words:
                 yield from _paths(word)
             yield from _models(" ".join(words))
             yield from (f"{name}.yaml" for name in _CONFIG_NAME.findall(" ".join(words)))
+            if "tune" in words:
+                named = _CONFIG_OF_TUNE.findall(" ".join(words))
+                yield from (f"recipes/configs/{name}.yaml" for name in named)
             if "-d" in words[:-1]:  # GPT-NeoX's folder of the configurations that follow
                 folder = words[words.index("-d") + 1]
                 yield from (f"{folder}/{word}" for word in words if word.endswith(_DATA))
 
 
+def _is_wanted(name: str, text: str) -> bool:
+    """Whether a program that a script starts makes a Trainer of transformers itself."""
+    return not name.endswith(PYTHON) or bool(_TRAINS.search(text)) or "import" not in text
+
+
+def _of_python(text: str) -> Iterator[str]:
+    """The modules of a script that may lie beside it, and the configurations that it names."""
+    yield from _CONFIGURED.findall(text)
+    for module, names, alone in _IMPORTED.findall(text):
+        base = (module or alone).replace(".", "/")
+        inside = (one.strip() for one in names.split(","))
+        yield from (f"{base}.py", *(f"{base}/{one}.py".lstrip("/") for one in inside if one))
+
+
 def _stated(files: Mapping[str, str]) -> Iterator[str]:
     for name, text in files.items():
+        if name.endswith(PYTHON) and _TRAINS.search(text):
+            yield from _of_python(text)
         if name.endswith((*_DATA, ".json")):
             yield from _models(_COMMENT.sub("", text))
         if name.endswith(_DATA):

@@ -31,6 +31,7 @@ def preset(name: str, unnamed: str, place: tuple[str, int], notes: list[str]) ->
 
     Raises Unreadable.
     """
+    name = name.rstrip("/")
     if "$(" in name or "$" in name.rsplit("/", 1)[-1]:
         text = f"the model is {name[:100]}, which the files do not say: give it (--model)"
         raise Unreadable(text, *place)

@@ -31,7 +31,7 @@ SHARED_OPTIONS = {"--train-iters", "--seq-length", "--tokenizer-type"}
 TRAINER_MARK = "--per_device_train_batch_size"
 _TAKES_ARGUMENTS = re.compile(r"^\s*(?:export\s+)?\w+=[\"']?\$\{?[1-9]|\bgetopts\b", re.MULTILINE)
 # Files that hold no commands.
-_DATA = (".json", ".yaml", ".yml", ".toml", ".py", ".txt", ".md", "hostfile", "_env")
+_DATA = (".json", ".yaml", ".yml", ".toml", ".py", ".ipynb", ".txt", ".md", "hostfile", "_env")
 
 
 @dataclass(frozen=True)

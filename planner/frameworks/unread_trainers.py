@@ -16,6 +16,8 @@ from planner.frameworks.read_results import Unreadable
 from planner.frameworks.training_calls import scripts
 
 YAML = (".yaml", ".yml")
+# Files of samples and of words, in which any mark may stand.
+DATA = (".json", ".jsonl", ".txt", ".md", ".csv")
 CONFIGS = (*YAML, ".json", ".toml")
 _MOST_WORDS = 6
 
@@ -30,6 +32,8 @@ def known_trainer(files: Mapping[str, str], first: bool = False) -> str:
         if first and "first" not in one:
             continue
         for name, text in files.items():
+            if name.endswith(DATA):
+                continue
             marks = one.get("yaml" if name.endswith(YAML) else "script", ())
             if marks and all(re.search(mark, text, re.MULTILINE) for mark in marks):
                 return (

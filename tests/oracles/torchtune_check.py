@@ -25,7 +25,8 @@ PACKAGES = (
 )  # fmt: skip
 RECIPES = (
     "full_finetune_single_device", "full_finetune_distributed", "lora_finetune_single_device",
-    "lora_finetune_distributed",
+    "lora_finetune_distributed", "lora_dpo_single_device", "lora_dpo_distributed",
+    "full_dpo_distributed",
 )  # fmt: skip
 COMPONENTS = (
     "torchtune.training.FullModelHFCheckpointer", "torchtune.datasets.alpaca_cleaned_dataset",

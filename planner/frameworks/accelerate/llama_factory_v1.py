@@ -26,12 +26,19 @@ IDLE = re.compile(
     r"quant_config\.name|batching_strategy|eval_|report_to|plugins?)"
 )
 _MARKS = re.compile(r"^(model_class|train_dataset|dist_config):", re.MULTILINE)
+# Keys of transformers' Trainer and of TRL, which it has under other names.
+_OTHERS = re.compile(
+    r"^(per_device_\w+|gradient_accumulation_steps|max_(seq_)?length|packing|lora_\w+|"
+    r"attn_implementation|use_peft):",
+    re.MULTILINE,
+)
 _COMMAND = re.compile(r"\bllamafactory-cli\s+(sft|dpo|rm)\b")
 
 
 def is_one(text: str) -> bool:
     """Whether a YAML is in the v1 format."""
-    return bool(re.search(r"^model:[ \t]*\S", text, re.MULTILINE) and _MARKS.search(text))
+    named = re.search(r"^model:[ \t]*\S", text, re.MULTILINE)
+    return bool(named and _MARKS.search(text) and not _OTHERS.search(text))
 
 
 def translated(

@@ -18,6 +18,7 @@ from planner.frameworks import architecture, training_calls, unread_trainers, ve
 from planner.frameworks.accelerate import (
     automodel,
     nemo_rl_policy,
+    python_trainer,
     trainer_config,
     trainer_launch,
     trainers,
@@ -85,11 +86,7 @@ def recognises(files: Mapping[str, str]) -> bool:
         return found[0].title not in trainers.NAMED
     if verl_overrides.call(files, verl_overrides.on_fsdp) is not None:
         return True
-    if openrlhf.recognises(files) or verl_sft.call(files) is not None:
-        return True
-    if trainer_config.of_files(files) is not None:
-        return True
-    if nemo_rl.is_on(files, "dtensor_cfg") or automodel.file_of(files) is not None:
+    if _is_of_another(files):
         return True
     if texts:
         return any("accelerate launch" in text for text in texts) or trainer_launch.is_one(files)
@@ -97,6 +94,18 @@ def recognises(files: Mapping[str, str]) -> bool:
         "distributed_type:" in text
         for name, text in files.items()
         if name.endswith((".yaml", ".yml"))
+    )
+
+
+def _is_of_another(files: Mapping[str, str]) -> bool:
+    """Whether they are of a trainer whose launches are read as those of accelerate."""
+    return (
+        openrlhf.recognises(files)
+        or verl_sft.call(files) is not None
+        or trainer_config.of_files(files) is not None
+        or python_trainer.is_one(files)
+        or nemo_rl.is_on(files, "dtensor_cfg")
+        or automodel.file_of(files) is not None
     )
 
 
@@ -114,6 +123,8 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         return nemo_rl_policy.read(run, given_with(files), accelerators)
     if (recipe := automodel.file_of(files)) is not None:
         return automodel.read(recipe, files, accelerators)
+    if python_trainer.is_one(files):
+        return trainer_launch.read(files, accelerators)
     written = trainer_config.of_files(files) is not None
     if (written or trainer_launch.is_one(files)) and not _has_config(files):
         return trainer_launch.read(files, accelerators)

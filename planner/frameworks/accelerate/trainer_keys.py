@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 class Trainer:
     """The keys and defaults of one trainer.
 
-    marks: keys that identify it; checkpoints: whether layers are recomputed by default;
+    marks: keys that identify it; beside: others of its own, of which one must stand there too;
+    checkpoints: whether layers are recomputed by default;
     chunks_loss: whether its loss never has the logits of all tokens; trains_half: whether weights
     that are all trained, by FSDP 2 or without shards, are kept in half precision;
     offloads_instead: whether activations beside adapters are offloaded in place of recompute;
@@ -42,6 +43,7 @@ class Trainer:
     names: str = ""
     tasks: tuple[str, ...] = ()
     generates: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
 
 
 # transformers' Trainer itself: each script has its own option for the length, and its own model.
@@ -106,6 +108,7 @@ TRAINERS = (
         trains_half=True,
         offloads_instead=True,
         names="planner.frameworks.axolotl",
+        beside=("datasets", "micro_batch_size", "sequence_len", "adapter", "num_epochs", "rl"),
     ),
     _TRL,
 )

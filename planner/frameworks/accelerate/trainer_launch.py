@@ -9,13 +9,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from pydantic import ValidationError
 
 from planner.frameworks import architecture, training_calls
-from planner.frameworks.accelerate import sharding, swift, trainer_config, trainers, tuning
+from planner.frameworks.accelerate import (
+    python_trainer,
+    sharding,
+    swift,
+    trainer_config,
+    trainer_options,
+    trainers,
+    tuning,
+)
 from planner.frameworks.accelerate.launch_config import SWITCHES, of_config, plain
 from planner.frameworks.accelerate.trainer_keys import PLAIN, TRAINERS, Trainer
+from planner.frameworks.accelerate.trainer_refusals import OTHER_PART, WHOLE, refuse
 from planner.frameworks.bash import ProgramCall
 from planner.frameworks.given_values import (
     LaunchValues,
@@ -26,7 +36,8 @@ from planner.frameworks.given_values import (
 )
 from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.named_models import is_encoder, names_none
-from planner.frameworks.read_results import Reading, Setting
+from planner.frameworks.python.scripts import PYTHON
+from planner.frameworks.read_results import Reading, Setting, Unreadable
 from planner.frameworks.training_calls import TrainingCall, World
 
 TITLE = PLAIN.title
@@ -45,33 +56,11 @@ KEYS = (
 )  # fmt: skip
 SWITCH = re.compile(r"((use|enable)_)?((peft|llm)_)?(q_?)?(lora|peft)(_enabled?)?")
 QUANTIZED = re.compile(r"(use_)?q_?lora|(use_|load_in_)?(4bit|int4)(_quantization)?|use_4bit.*")
-# Adapters of an image encoder.
-OTHER_PART = re.compile(r"vision|backbone|visual|(^|_)vit(_|$)")
 OWN = "--config_name"  # of the script that is written here
 MODES = ("full", "lora", "qlora")  # Firefly's
 STAGES = ("pt", "sft", "rm", "ppo", "dpo", "kto")  # LLaMA-Factory's
-WHOLE = ("full_finetune", "full_finetuning")
-# Options that leave the language model as it is: those that freeze it, and those that train it.
-FREEZES = ("freeze_llm", "freeze_language_model", "tune_mm_mlp_adapter")
-TRAINS = ("tune_llm", "tune_mm_llm", "tune_language_model", "train_llm")
-ADDS = re.compile(
-    r"moe_(enable|mode)|n(um)?_experts|use_c?moa|vision_flow.*|medusa_(num_heads|num_layers|heads)|"
-    r"(.*_)?(pre_seq_len|num_virtual_tokens|prompt_tuning|prefix_projection)"
-)
-# Parallelism of another engine under the Trainer: mcore_adapter's, optimum's.
-DEGREES = re.compile(
-    r"(tp|pp|ep|cp|sp|((tensor|pipeline|expert|context|sequence)_)(model_)?parallel)(_size|_degree)?"
-)
-# Options with words of tuning in their names that are read, or are of another part or its files.
-TUNED = ("finetuning_type", "adapter", "freeze_backbone", "lora_weight_path")
-ASIDE = re.compile(
-    rf"{OTHER_PART.pattern}|(^|_)(mm|mlp|projector|image|audio|speech|video|connector)(_|$)|lora|peft"
-)
 # Lengths of the two parts of a sample.
 PARTS = (("source_max_len", "target_max_len"), ("max_source_length", "max_target_length"))
-GENERATING = re.compile(r"(^|_)(ppo|grpo|rloo|gspo|reinforce|online)(_|$)")
-PAIRED = re.compile(r"(^|_)(dpo|ipo|reward)(_|$|model)")
-PAIRED_OTHERWISE = re.compile(r"(^|_)(kto|orpo|simpo|cpo)(_|$)")
 
 
 def launches(call: ProgramCall) -> bool:
@@ -88,21 +77,54 @@ def is_one(files: Mapping[str, str]) -> bool:
 
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
-    """The specs and the plan of the last such call; raises Unreadable."""
+    """The specs and the plan of the last such call; raises Unreadable.
+
+    A script that makes the arguments itself says more than the options of its call, where it can
+    be followed.
+    """
+    if not python_trainer.is_one(files):
+        return _read(files, accelerators, *_call(files))
+    try:
+        return _read(files, accelerators, *python_trainer.call(files, accelerators))
+    except Unreadable as error:
+        if not is_one(files):
+            raise
+        try:
+            return _read(files, accelerators, *_call(files))
+        except Unreadable:
+            raise error from None
+
+
+def _call(files: Mapping[str, str]) -> tuple[TrainingCall, dict[str, Any]]:
+    """The call with such options, and its keys that hold keys themselves."""
     call = trainer_config.call(files)
     if call is None or is_one(files):
         call = training_calls.training_call(files, launches, TITLE)
+    return call, trainer_config.sections(files)
+
+
+def _read(
+    files: Mapping[str, str],
+    accelerators: int | None,
+    call: TrainingCall,
+    sections: dict[str, Any],
+) -> Reading:
     given, program = given_with(files), call.launch.program
     settings = _settings(call.launch, given)
     values = LaunchValues({}, program.file, list(call.notes))
     values.settings = dict(_by_key(settings, call.launch, values.assumed))
     trainer = _trainer(values)
-    _refuse(values, call)
+    refuse(values, call)
     before = call.launch.before[2:] if _by_accelerate(call.launch) else ()
     line = launcher_options(before, values.assumed, SWITCHES)
     keyed = [*of_config(call.files, line, values.assumed), *((plain(o.name), o) for o in line)]
     beside = Values(dict(keyed), program.file, values.assumed)
     reached = _world(call.launch, beside)
+    if not call.launch.launcher and program.file.endswith(PYTHON):
+        accelerators = accelerators or 1
+        values.assume(
+            f"no launcher among the files: {accelerators} ranks, each with its own process"
+        )
     size = training_calls.accelerators(call, reached, accelerators, values.assumed)
     if swift.launches(call.launch) and (steps := swift.accumulated(values.settings, size)):
         values.settings[steps.name] = steps
@@ -110,7 +132,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     beside = sharding.by_options(values, call.launch, beside)
     model = trainers.model_of(values, trainer, given, call.files)
     tree = {name: one.value for name, one in values.settings.items()}
-    tree |= trainer_config.sections(files)
+    tree |= sections
     try:
         training, plan = trainers.plan_of(values, trainer, tree, model, call.files, size, beside)
     except ValidationError as error:
@@ -190,8 +212,9 @@ def _adapters(
     about = next(iter(_adapting(said, switches, program)), None)
     if about is None:
         return
-    if not switches:
-        assumed.append(f"{program} is assumed to train LoRA adapters: {about.name} is PEFT's")
+    if not switches and "finetuning_type" not in said:
+        why = f"{about.name} is PEFT's" if "lora" in about.name else "by its name"
+        assumed.append(f"{program} is assumed to train LoRA adapters: {why}")
     ranks = [one for one in switches if str(one.value).isdigit() and int(str(one.value)) > 1]
     if ranks:  # InternVL's --use_llm_lora 16
         yield "lora_r", ranks[0]
@@ -240,67 +263,10 @@ def _trainer(values: Values) -> Trainer:
     return PLAIN
 
 
-def _refuse(values: Values, call: TrainingCall) -> None:
-    """Raises Unreadable where what is trained is not the language model, or not by one pass."""
-    program = call.launch.program
-    name = program.text.rsplit("/", 1)[-1].lower().removesuffix(".py")
-    if swift.launches(call.launch) and values.text("rlhf_type") in swift.GENERATING:
-        asked = values.settings["rlhf_type"]
-        raise asked.unreadable(f"{asked.value} also generates samples: planner rl has its step")
-    if GENERATING.search(name) or any(key.startswith("actor_model") for key in values.settings):
-        raise program.unreadable(f"{name} also generates samples: its step cannot be read")
-    if PAIRED_OTHERWISE.search(name):
-        raise program.unreadable(f"the loss of {name} cannot be planned: only sft, dpo and reward")
-    kind = PAIRED.search(name)
-    if kind and "stage" not in values.settings:
-        loss = "dpo" if kind[2] == "ipo" else kind[2]  # the same passes, another last formula
-        said = Setting(name="stage", value=loss, file=program.file, line=program.line)
-        values.settings = {**values.settings, "stage": said}
-    _refuse_frozen(values)
-    _refuse_options(values, call.launch)
-    if values.has("vision_tower", "mm_projector_type", "force_image_size", "vision_lr"):
-        values.assume("only the language model is costed, without its image encoder")
-
-
-def _refuse_options(values: Values, call: ProgramCall) -> None:
-    """Raises Unreadable if an option adds parts, splits the model, or picks what is trained."""
-    known = (*TUNED, *FREEZES, *TRAINS, *WHOLE, *(swift.OWN if swift.launches(call) else ()))
-    left = {key: one for key, one in values.settings.items() if key not in known}
-    architecture.refuse(
-        (one for key, one in left.items() if not ASIDE.search(key) and _says(one)), named=True
-    )
-    for key, one in left.items():
-        if ADDS.fullmatch(key) and tuning.is_on(one):
-            raise one.unreadable(f"{one.name} adds parts to the model, which no plan has")
-        if DEGREES.fullmatch(key) and one.value != "1" and tuning.is_on(one):
-            raise one.unreadable(
-                f"{one.name} {one.value or ''}: {call.program.text} runs the Trainer on an engine "
-                "with parallelism of its own, which is not read"
-            )
-
-
-def _says(setting: Setting) -> bool:
-    return setting.value is None or ("$" not in str(setting.value) and setting.value != "0.0")
-
-
 def _is_tuning(setting: Setting) -> bool:
     """Whether a setting says what is trained, which is read with its other names."""
     name = setting.name.lstrip("-")
     return any(one.fullmatch(name) for one in (SWITCH, QUANTIZED, RANK)) or "load_in" in name
-
-
-def _refuse_frozen(values: Values) -> None:
-    """Raises Unreadable if the language model is frozen, without adapters in it."""
-    # LLaVA's backbone is the language model, InternVL's, which has freeze_llm too, the encoder.
-    freezes = FREEZES if values.has("freeze_llm") else (*FREEZES, "freeze_backbone")
-    frozen = [key for key in freezes if values.has(key) and values.boolean(key)]
-    frozen += [key for key in TRAINS if values.has(key) and not values.boolean(key)]
-    if frozen and values.text("finetuning_type") is None:
-        one = values.settings[frozen[0]]
-        raise one.unreadable(
-            f"{one.name} {one.value or ''}: the language model is frozen and another part is "
-            "trained, which no plan has"
-        )
 
 
 def _by_accelerate(call: ProgramCall) -> bool:
@@ -353,14 +319,21 @@ def _require(values: Values, trainer: Trainer, given: GivenValues, call: Trainin
     if not values.has(*trainer.length) and trainer.usual_length is None:
         missing.append("the sequence length")
         add.append(f"--set {trainer.length[0]}=...")
-    if not missing:
-        return
+    if missing:
+        _raise_missing(values, trainer, call, missing, add)
+
+
+def _raise_missing(
+    values: Values, trainer: Trainer, call: TrainingCall, missing: list[str], add: list[str]
+) -> None:
     shown = ("model_name_or_path", trainer.micro, "gradient_accumulation_steps", "deepspeed",
              "fsdp", "finetuning_type", "lora_r", "bf16")  # fmt: skip
     found = [f"{key} {values.settings[key].value or ''}".rstrip()
-             for key in shown if key in values.settings]  # fmt: skip
+             for key in shown if key in values.settings
+             and "${" not in str(values.settings[key].value)]  # fmt: skip
     program = call.launch.program
+    open_ones = [one for one in call.notes if one.endswith(trainer_options.LEFT_OPEN)]
     raise program.unreadable(
         f"{program.text} leaves out {' and '.join(missing)}: add {' '.join(add)} (read: "
-        f"{', '.join(found)})"
+        f"{', '.join(found + open_ones[:3])})"
     )

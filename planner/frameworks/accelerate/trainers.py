@@ -40,7 +40,10 @@ CHUNKED = (
     "cut_cross_entropy", "chunked_cross_entropy",
 )  # fmt: skip
 NAMED = ("LLaMA-Factory", "TRL", "Axolotl")  # these have a framework of their own
-KERNELS = ("flash_attention", "flash_attn", "attn_implementation")
+KERNELS = (
+    "flash_attention", "flash_attn", "attn_implementation", "use_flash_attention_2",
+    "use_flash_attn",
+)  # fmt: skip
 ATTENTION = {
     "eager": "unfused", "disabled": "unfused", "fa2": "flash2", "flash_attention_2": "flash2",
     "true": "flash2",  # Axolotl's flash_attention
@@ -81,7 +84,8 @@ def trainer_of(files: Mapping[str, str]) -> tuple[Trainer, str] | None:
         keys = set(re.findall(r"^([a-z]\w*):", dedent(text), re.MULTILINE))
         generates = keys >= {*GRPO.marks, *GRPO.model}
         for one in (GRPO,) if generates else TRAINERS:
-            if keys & set(one.marks) and keys & set(one.model):
+            marked = keys & set(one.marks) and keys & set(one.model)
+            if marked and (not one.beside or keys & set(one.beside)):
                 return one, name
     return None
 

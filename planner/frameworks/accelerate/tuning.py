@@ -26,6 +26,10 @@ _FUSED = {
     "dense_4h_to_h": ("linear_fc2",), "fc2": ("linear_fc2",), "w1": ("gate_proj",),
     "w3": ("up_proj",), "w2": ("down_proj",),
 }  # fmt: skip
+# Qwen's first models call the matrices of the MLP w1, w2 and, as that of attention, c_proj.
+_OF_QWEN_1 = {
+    "c_proj": ("linear_proj", "down_proj"), "w1": ("up_proj",), "w2": ("gate_proj",),
+}  # fmt: skip
 # Keys of ways to train that no plan has -> what they do.
 OTHERWISE = (
     (re.compile(r"use_(galore|apollo)"), "projects gradients to a low rank"),
@@ -119,7 +123,19 @@ def _targets(values: Values, trainer: Trainer, listed: Any) -> tuple[str, ...]:
     every = values.boolean("lora_target_linear")
     if listed is None and not every:
         return _usual(values, trainer)
+    known = (str(values.settings[key].value) for key in trainer.model if key in values.settings)
+    if not every and any("starcoder2" in one.lower() for one in known):
+        listed = _of_starcoder(values, _names(listed))
     return NAMES if every else targets(values, listed)
+
+
+def _of_starcoder(values: Values, names: list[str]) -> list[str]:
+    """Names of StarCoder 2's modules, whose MLP has c_fc and c_proj, by those of other models."""
+    absent = [one for one in names if one in ("gate_proj", "up_proj", "down_proj")]
+    if absent:
+        values.assume(f"StarCoder 2 has no {', '.join(absent)}: no adapters there, as in PEFT")
+    own = {"c_fc": "up_proj", "c_proj": "down_proj"}
+    return [own.get(one, one) for one in names if one not in absent]
 
 
 def targets(values: Values, listed: Any) -> tuple[str, ...]:
@@ -131,7 +147,8 @@ def targets(values: Values, listed: Any) -> tuple[str, ...]:
         one: (one,) for one in names if one in get_args(AdapterTarget)
     }
     # Where names of many families stand in one list, those of the model at hand are its own.
-    found = found or {one: _FUSED[one] for one in names if one in _FUSED}
+    fused = _FUSED | (_OF_QWEN_1 if {"c_proj", "w1"} <= set(names) else {})
+    found = found or {one: fused[one] for one in names if one in fused}
     other = ", ".join(one for one in names if one not in found)[:80]
     if other:
         values.assume(

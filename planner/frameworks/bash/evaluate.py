@@ -24,6 +24,8 @@ from planner.frameworks.launch_files import GivenValues, LaunchFiles, given_with
 from planner.frameworks.read_results import Unreadable
 
 MAX_TEXT = 1 << 18
+# Files that no script runs or reads as bash.
+_NO_SCRIPTS = (".py", ".ipynb", ".json", ".jsonl")
 MAX_COMMANDS = 20_000
 MAX_ROUNDS = 256
 
@@ -34,7 +36,8 @@ def evaluate(files: Mapping[str, str], main: str) -> Outcome:
     The outcome is shared: every framework's reader asks for that of the same script.
     Raises Unreadable if it is not valid bash, nests too deeply or expands too far.
     """
-    if sum(len(text) for text in files.values()) > MAX_TEXT:
+    texts = (text for name, text in files.items() if not name.endswith(_NO_SCRIPTS))
+    if sum(map(len, texts)) > MAX_TEXT:
         raise Unreadable(f"more than {MAX_TEXT} characters", main)
     given = given_with(files)
     values = tuple(given.values.items()), given.arguments

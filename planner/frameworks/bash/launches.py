@@ -19,8 +19,12 @@ _COMMANDS = {
     ("tune",): ("run",),
     ("llamafactory-cli",): ("train",),
     ("swift",): ("sft", "pt", "rlhf"),
+    ("litgpt",): (
+        "pretrain", "finetune", "finetune_full", "finetune_lora", "finetune_adapter",
+        "finetune_adapter_v2",
+    ),
     ("trl",): ("sft", "dpo", "reward", "grpo", "kto", "rloo"),
-}
+}  # fmt: skip
 
 # Slurm's options and the variables that they set.
 _SLURM = {

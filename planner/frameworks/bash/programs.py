@@ -63,7 +63,8 @@ class Programs(Substitutions, ABC):
     def at_hand(self, path: str) -> bool:
         """Whether a word is the path of a script."""
         name = path.rsplit("/", 1)[-1]
-        return name in self.files or name.endswith((".sh", ".slurm", ".sbatch"))
+        known = name in self.files or name in self.outcome.files
+        return known or name.endswith((".sh", ".slurm", ".sbatch"))
 
     def file_at(self, path: str) -> str | None:
         """The file of that path, or the only one with its last part; None if it isn't at hand."""

@@ -6,7 +6,7 @@ import re
 from abc import ABC
 from collections.abc import Callable, Sequence
 
-from planner.frameworks.bash import arithmetic, tree
+from planner.frameworks.bash import arithmetic, patterns, tree
 from planner.frameworks.bash.conditions import plain_text
 from planner.frameworks.bash.expansion import Expansion
 from planner.frameworks.bash.source import Source
@@ -29,10 +29,27 @@ class Substitutions(Expansion, ABC):
     """Evaluation of command substitutions."""
 
     def substituted(self, part: tree.Opaque) -> str | None:
+        if part.source.startswith("${"):
+            return self.part_of(part)
         found = self.joined(part)
         if found is None:
             found = arithmetic.of_expr(part.source, self.plainly)
         return self.printed(part) if found is None else found
+
+    def part_of(self, part: tree.Opaque) -> str | None:
+        """The part of a variable's text that an expansion leaves; None if it is not known."""
+
+        def held(name: str) -> str | None:
+            found = self.lookup(name, part.line, part.source) if self.settled(name) else None
+            return None if found is None else plain_text(found)
+
+        found = patterns.part_of(part.source, held, self.charge)
+        if found is None:
+            return None
+        text, whatever = found
+        name = re.sub(r"\W.*", "", part.source[2:], flags=re.DOTALL)
+        marked = self.known(held(name) or "") is None
+        return None if self.known(text) is None or (marked and not whatever) else text
 
     def joined(self, part: tree.Opaque) -> str | None:
         """A variable's lines joined, for a command substitution that only joins them; else None."""

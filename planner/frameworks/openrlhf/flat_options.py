@@ -74,7 +74,8 @@ def renamed(said: Sequence[Setting], loss: str) -> dict[str, Setting]:
     if loss in ("dpo", "reward"):
         usual = first.model_copy(update={"name": "--max_len", "value": USUAL_PAIR})
         known.setdefault("--max_len", usual)
-    if "--flash_attn" not in known and "--attn_implementation" not in known:
+    # Its programs turn FlashAttention on where samples are packed.
+    if not known.keys() & {"--flash_attn", "--attn_implementation", "--packing_samples"}:
         eager = first.model_copy(update={"name": "--attn_implementation", "value": "eager"})
         known["--attn_implementation"] = eager
     if known.get("--advantage_estimator") and known["--advantage_estimator"].value != "gae":

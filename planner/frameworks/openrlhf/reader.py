@@ -18,7 +18,7 @@ from planner.frameworks.accelerate.settings import ATTENTION
 from planner.frameworks.bash import ProgramCall
 from planner.frameworks.given_values import DEGREE, LaunchValues, Values, malformed, options
 from planner.frameworks.launch_files import given_with
-from planner.frameworks.openrlhf import flat_options
+from planner.frameworks.openrlhf import flat_options, grouped_options
 from planner.frameworks.read_results import Reading, Setting
 from planner.frameworks.training_calls import World
 
@@ -45,14 +45,14 @@ APART = (
 
 
 def launches(call: ProgramCall) -> bool:
-    """Whether a call is a step of OpenRLHF's RL, or one of its trainings by older options."""
-    flat = flat_options.launches(call)
-    return flat or any(word.text.partition("=")[0] == MARK for word in call.arguments)
+    """Whether a call is a step of OpenRLHF's RL, or one of its other trainings."""
+    training = flat_options.launches(call) or grouped_options.launches(call)
+    return training or any(word.text.partition("=")[0] == MARK for word in call.arguments)
 
 
 def recognises(files: Mapping[str, str]) -> bool:
     """Whether some script starts one."""
-    hints = (MARK, flat_options.MARK)
+    hints = (MARK, flat_options.MARK, grouped_options.MARK)
     return training_calls.training_call_if_any(files, hints, launches, TITLE) is not None
 
 
@@ -60,7 +60,8 @@ def read(files: Mapping[str, str], accelerators: int | None = None) -> Reading:
     """The specs and the plan of the training; raises Unreadable."""
     call = training_calls.training_call(files, launches, TITLE)
     given, program = given_with(files), call.launch.program
-    said = [*options(call.launch.arguments, SWITCHES | flat_options.SWITCHES), *given.settings()]
+    switches = SWITCHES | flat_options.SWITCHES | grouped_options.SWITCHES
+    said = [*options(call.launch.arguments, switches), *given.settings()]
     values, loss = _values(call, said)
     _refuse(values)
     name = values.path(MODEL)
@@ -93,6 +94,9 @@ def _values(call: training_calls.TrainingCall, said: Sequence[Setting]) -> tuple
     if flat:
         loss = flat_options.loss_of(call.launch)
         known = flat_options.renamed(said, loss)
+    elif grouped_options.launches(call.launch):
+        loss = flat_options.loss_of(call.launch)
+        known = grouped_options.renamed(said, loss)
     if not loss:
         text = program.text.rsplit("/", 1)[-1]
         raise program.unreadable(f"the loss of {text} cannot be planned: only sft, dpo and reward")

@@ -258,18 +258,28 @@ class Expressions(ABC):
             case ast.Name(id=name) if name in self.functions and name not in scope:
                 return self.invoke(self.functions[name], list(call.args), call.kwargs)
             case ast.Name(id=name):
-                if (builtin := _builtin(name, call)) is not None:
-                    return self.evaluated(node, builtin, call.args)
-                call.name = self.imported.get(name, name)
+                return self.by_name(node, call, name, scope)
             case ast.Attribute(value=inner, attr=name):
-                owner = self.value(inner, scope)
-                if isinstance(owner, Call) and owner.owner is not ...:
-                    call.name, call.owner = name, owner
-                    return self.library(call)
-                known = isinstance(owner, Call)
-                call.name = f"{owner.name}.{name}" if known else ast.unparse(node.func)
-            case _:
-                return self.unknown(node)
+                return self.method(node, call, self.value(inner, scope), name)
+        return self.unknown(node)
+
+    def by_name(self, node: ast.Call, call: Call, name: str, scope: dict[str, Value]) -> Value:
+        """The value of a call of a name that is none of the file's own functions."""
+        if (builtin := _builtin(name, call)) is not None:
+            return self.evaluated(node, builtin, call.args)
+        call.name = self.imported.get(name, name)
+        return self.of_library(call)
+
+    def method(self, node: ast.Call, call: Call, owner: Value, name: str) -> Value:
+        """The value of a call of an attribute of `owner`."""
+        if isinstance(owner, Call) and owner.owner is not ...:
+            call.name, call.owner = name, owner
+            return self.library(call)
+        known = isinstance(owner, Call)
+        call.name = f"{owner.name}.{name}" if known else ast.unparse(node.func)
+        return self.of_library(call)
+
+    def of_library(self, call: Call) -> Value:
         return self.copied(call) if call.args and call.name in _COPIES else self.library(call)
 
     def evaluated(

@@ -8,7 +8,7 @@ attributes that later statements may set.  A value known only at run time is `Un
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from planner.frameworks.python.expressions import MAX_ITEMS, Expressions
 from planner.frameworks.python.static_values import Call, Library, Unknown, Value
@@ -18,13 +18,18 @@ MAX_TEXT = 1 << 20
 MAX_DEPTH = 60
 
 
-class _Return(Exception):
+class Return(Exception):
+    """The end of a function, with its value."""
+
     def __init__(self, value: Value) -> None:
         self.value = value
 
 
 class Program(Expressions):
-    """The functions and globals of one file; library, missing: see Expressions."""
+    """The functions and globals of one file.
+
+    library, missing: see Expressions.  names: values of names before the first statement.
+    """
 
     def __init__(
         self,
@@ -32,20 +37,27 @@ class Program(Expressions):
         file: str,
         library: Library = lambda call: call,
         missing: Callable[[Call, str], Value] | None = None,
+        names: Mapping[str, Value] | None = None,
     ) -> None:
         super().__init__(file, library, missing)
+        self.globals.update(names or {})
         if len(text) > MAX_TEXT:
             raise Unreadable(f"more than {MAX_TEXT} characters", file)
         try:
-            tree = ast.parse(text)
+            tree = self.parsed(text)
             for statement in tree.body:
                 if isinstance(statement, ast.FunctionDef):
                     self.functions[statement.name] = statement
             self.body(tree.body, self.globals)
+        except Return:  # a script that stops
+            pass
         except SyntaxError as error:
             raise Unreadable(f"no Python: {error.msg}", file, error.lineno or 0) from None
         except (RecursionError, MemoryError, ValueError) as error:
             raise Unreadable(f"no Python that can be followed: {error}", file) from None
+
+    def parsed(self, text: str) -> ast.Module:
+        return ast.parse(text)
 
     def call(self, name: str) -> Value:
         """The return value of the function of that name, called without arguments.
@@ -80,7 +92,7 @@ class Program(Expressions):
                 load = ast.copy_location(ast.BinOp(_loaded(target), op, value), node)
                 self.assign(target, self.value(load, scope), scope)
             case ast.Return(value=value):
-                raise _Return(None if value is None else self.value(value, scope))
+                raise Return(None if value is None else self.value(value, scope))
             case ast.If(body=body, orelse=orelse):
                 self.body(body if self.holds(node, scope) else orelse, scope)
             case ast.For(target=target, iter=items, body=body):
@@ -145,19 +157,46 @@ class Program(Expressions):
                 self.note(target, f"{ast.unparse(target)} is not followed")
 
     def invoke(
-        self, function: ast.FunctionDef, args: list[Value], kwargs: dict[str, Value]
+        self,
+        function: ast.FunctionDef,
+        args: list[Value],
+        kwargs: dict[str, Value],
+        around: Mapping[str, Value] | None = None,
     ) -> Value:
-        """The return value of a function of the file for these arguments."""
+        """The return value of a function of the file for these arguments.
+
+        around: the names of the function that it stands in.
+        """
         if self.depth >= MAX_DEPTH:
             raise Unreadable("calls nest too deeply", self.file, function.lineno)
+        outer = dict(around or {})
+        self.charge(function, len(outer) // 8)
+        scope = outer | self.arguments(function, args, kwargs, outer)
+        self.depth += 1
+        try:
+            self.body(function.body, scope)
+        except Return as done:
+            return done.value
+        finally:
+            self.depth -= 1
+        return None
+
+    def arguments(
+        self,
+        function: ast.FunctionDef,
+        args: list[Value],
+        kwargs: dict[str, Value],
+        outer: dict[str, Value],
+    ) -> dict[str, Value]:
+        """The values of a function's parameters; unknown those that are not given."""
         names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
         scope: dict[str, Value] = {}
         defaults = function.args.defaults
         for name, node in zip(names[len(names) - len(defaults) :], defaults, strict=True):
-            scope[name] = self.value(node, self.globals)
+            scope[name] = self.value(node, outer)
         for one, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
             if default is not None:
-                scope[one.arg] = self.value(default, self.globals)
+                scope[one.arg] = self.value(default, outer)
         scope.update(zip(names, args, strict=False))
         named = {*names, *(one.arg for one in function.args.kwonlyargs)}
         scope.update({name: value for name, value in kwargs.items() if name in named})
@@ -168,14 +207,7 @@ class Program(Expressions):
             scope[function.args.kwarg.arg] = rest
         for name in named:
             scope.setdefault(name, Unknown(name, function.lineno))
-        self.depth += 1
-        try:
-            self.body(function.body, scope)
-        except _Return as done:
-            return done.value
-        finally:
-            self.depth -= 1
-        return None
+        return scope
 
 
 def _loaded(target: ast.expr) -> ast.expr:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ast
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +41,36 @@ class Call:
     def set(self, name: str, value: Value, line: int) -> None:
         self.kwargs[name] = value
         self.lines[name] = line
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """A function as a value; scope: the names around it, bound: the object it is a method of."""
+
+    node: ast.FunctionDef
+    scope: Mapping[str, Value]
+    bound: Value = None
+
+
+@dataclass(frozen=True, eq=False)
+class Class:
+    """A class of the file: its attributes with their values, and its methods.
+
+    bases: names of those that it is derived from, as imported.
+    """
+
+    name: str
+    line: int
+    bases: tuple[str, ...]
+    attributes: dict[str, Value]
+    methods: dict[str, Function]
+
+
+@dataclass(eq=False)
+class Instance(Call):
+    """An object of a class of the file; its attributes are keyword arguments."""
+
+    kind: Class | None = None
 
 
 Library = Callable[[Call], Value]

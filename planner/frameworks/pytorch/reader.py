@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from planner.frameworks.litgpt import reader as litgpt
 from planner.frameworks.prime_rl import reader as prime_rl
 from planner.frameworks.pytorch import encoders
 from planner.frameworks.pytorch.config import (
@@ -29,8 +30,9 @@ _PROCESSES = re.compile(r"^  --nproc_per_node (\d{1,7})$", re.MULTILINE)
 
 
 def recognises(files: Mapping[str, str]) -> bool:
-    """Whether the training script is among the files, or a run of prime-rl."""
-    return files.get(SCRIPT, "").startswith(TITLE) or prime_rl.recognises(files)
+    """Whether the training script is among the files, or a run of prime-rl or LitGPT."""
+    own = files.get(SCRIPT, "").startswith(TITLE)
+    return own or prime_rl.recognises(files) or litgpt.recognises(files)
 
 
 def _block(text: str) -> ast.Dict:
@@ -65,6 +67,8 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     """The specs and the plan of CONFIG, and the nodes of the launch script beside it."""
     if prime_rl.recognises(files):
         return prime_rl.read(files)
+    if litgpt.recognises(files):
+        return litgpt.read(files, accelerators)
     if SCRIPT not in files:
         raise Unreadable(f"{SCRIPT} is missing")
     block = _block(files[SCRIPT])

@@ -20,6 +20,7 @@ from planner.frameworks.accelerate import trainers
 from planner.frameworks.bash import Argument
 from planner.frameworks.given_values import (
     DEGREE,
+    SCRIPTS,
     LaunchValues,
     Values,
     hint,
@@ -50,13 +51,15 @@ LOSSES = {
     "torchtune.modules.loss.CEWithChunkedOutputLoss": "chunked",
     WHOLE: "unfused",
 }
+# DPO's, which takes whole logits: a sample is two sequences, which go through one pass.
+PAIRED = ("torchtune.rlhf.loss.DPOLoss", "torchtune.modules.rlhf.loss.DPOLoss")
 OPTIMIZERS: dict[str, OptimizerName] = {"sgd": "sgd", "adafactor": "adafactor"}
 # Where a config leaves samples as long as they are.
 USUAL_LENGTH = 2048
 # Keys that may stay unread: they concern data, files and logs.
 HARMLESS = re.compile(
     r"^(dataset|tokenizer|checkpointer|metric_logger|profiler|lr_scheduler|optimizer|collate_fn|"
-    r"output_dir|seed|shuffle|epochs|max_steps|log_|save_|resume_|batch_size_val|run_val|device$|"
+    r"ref_checkpointer|output_dir|seed|shuffle|epochs|max_steps|log_|save_|resume_|batch_size_val|run_val|device$|"
     r"clip_grad|cudnn|low_cpu_ram|enable_async|tensor_parallel_plan|loss\.|"
     r"activation_offloading_use_streams|custom_sharded_layers|compile\.|model\.(attn_dropout|lora_alpha))"
 )
@@ -64,6 +67,10 @@ HARMLESS = re.compile(
 
 # The recipe that a config's comment starts, or its folders are named after.
 _SINGLE = re.compile(r"single[ _-]device", re.IGNORECASE)
+_STARTED = re.compile(
+    rf"^[^#\n]{{0,200}}\btune\s+run\s(?:[^\n;|&]|\\\n){{0,400}}\b(?:{'|'.join(RECIPES)})\b",
+    re.MULTILINE,
+)
 _MANY = re.compile(r"tune run .*nproc|\w+_distributed\b")
 
 
@@ -79,8 +86,12 @@ class Call:
 
 
 def recognises(files: Mapping[str, str]) -> bool:
-    """Whether a config of torchtune is among the files."""
-    return any(name.endswith(YAML) and _COMPONENT.search(text) for name, text in files.items())
+    """Whether a config of torchtune is among the files, or a script starts a recipe of it."""
+    return any(
+        bool((_COMPONENT if name.endswith(YAML) else _STARTED).search(text))
+        for name, text in files.items()
+        if name.endswith((*YAML, *SCRIPTS))
+    )
 
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
@@ -104,7 +115,8 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         training, plan = _plan(values, model, adapted, world)
     except ValidationError as error:
         raise malformed(error, name) from None
-    unknown = _unknown(config.settings(), call.recipe or _recipe(adapted, world), values)
+    recipe = call.recipe or _recipe(adapted, world, training.loss == "dpo")
+    unknown = _unknown(config.settings(), recipe, values)
     return Reading(
         framework="torchtune",
         model=model,
@@ -117,6 +129,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         unread=tuple(one for one in settings if one not in unknown and _is_left(one, values)),
         assumed=tuple(values.assumed),
         refusals=tuple(values.refusals),
+        written=training.loss != "dpo",
     )
 
 
@@ -141,10 +154,11 @@ def _unknown(keys: Iterable[Setting], recipe: str, values: Values) -> tuple[Sett
     return unknown
 
 
-def _recipe(adapted: bool, world: int) -> str:
+def _recipe(adapted: bool, world: int, paired: bool) -> str:
     """The recipe of a config that no script starts."""
-    kind = "lora" if adapted else "full"
-    return f"{kind}_finetune_{'distributed' if world > 1 else 'single_device'}"
+    kind, task = "lora" if adapted else "full", "dpo" if paired else "finetune"
+    alone = world == 1 and (adapted or not paired)
+    return f"{kind}_{task}_{'single_device' if alone else 'distributed'}"
 
 
 def _call(files: Mapping[str, str], assumed: list[str]) -> Call:
@@ -168,7 +182,7 @@ def _call(files: Mapping[str, str], assumed: list[str]) -> Call:
     config = next((word.text for before, word in pairs if before.text == "--config"), "")
     return Call(
         names[place],
-        config.rsplit("/", 1)[-1],
+        config,
         nodes * each,
         nodes if each else None,
         tuple(_overrides(words[place + 1 :])),
@@ -195,10 +209,15 @@ def _overrides(words: Sequence[Argument]) -> Iterator[Setting]:
 def _config(files: Mapping[str, str], call: Call) -> str:
     """The config that the launch names, or the only one."""
     mine = [name for name in files if name.endswith(YAML) and _COMPONENT.search(files[name])]
+    last = call.config.rsplit("/", 1)[-1]
+    named = [name for name in mine if name.rsplit("/", 1)[-1] in (last, f"{last}.yaml")]
+    if not named and last and "$" not in call.config:
+        text = f"its config {call.config} is not among the files: give it"
+        comes = "" if last.endswith(YAML) else f" (tune cp {call.config} . writes it)"
+        raise Unreadable(text + comes)
     if not mine:
         raise Unreadable(f"no config of torchtune among the files: {', '.join(files)}")
-    wanted = (call.config, f"{call.config}.yaml")
-    return next((name for name in mine if name.rsplit("/", 1)[-1] in wanted), mine[0])
+    return (named or mine)[0]
 
 
 def _known(name: str, recipe: str, values: Values) -> bool:
@@ -253,13 +272,14 @@ def _plan(
     values: Values, model: ModelSpec, adapted: bool, world: int
 ) -> tuple[TrainingSpec, ParallelPlan]:
     mesh = _mesh(values, world)
-    micro = values.integer("batch_size")
+    paired = values.text("loss._component_") in PAIRED
+    micro = values.integer("batch_size") * (2 if paired else 1)
     steps = values.integer("gradient_accumulation_steps", default=1)
     length = values.integer("tokenizer.max_seq_len", default=0, least=0)
     if not length:
         length = USUAL_LENGTH
         values.assume(f"tokenizer.max_seq_len: not set, samples of {length} tokens taken")
-    if not values.boolean("dataset.packed"):
+    if not paired and not values.boolean("dataset.packed"):
         values.assume("dataset.packed: samples are padded, but costed as full sequences")
     kind = values.choice("dtype", choices=("bf16", "fp32"))
     if values.has("ac_mode"):
@@ -274,6 +294,7 @@ def _plan(
         master_weights_dtype="fp32" if kind == "fp32" else "none",
         optimizer_state_dtype=kind,
         optimizer=_optimizer(values),
+        loss="dpo" if paired else "next_token",
         optimizer_in_backward=not adapted and values.boolean("optimizer_in_bwd"),
         **(_adapters(values) if adapted else {}),
     )
@@ -330,6 +351,8 @@ def _loss(values: Values, tp: int) -> str:
     if re.search(r"\.rl\.|GRPO|PPO", values.text("loss._component_") or ""):
         text = "is of reinforcement learning, which also generates samples: planner rl has its step"
         raise values.fault(("loss._component_",), text)
+    if values.text("loss._component_") in PAIRED:
+        return "unfused"
     path = values.choice("loss._component_", choices=LOSSES)
     return LOSSES[path] if tp == 1 else "unfused"
 

@@ -21,7 +21,7 @@ from planner.frameworks.accelerate.trainers import optimizer_of, runtime_of
 from planner.frameworks.given_values import DEGREE, Values, malformed
 from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.named_models import find, of_config
-from planner.frameworks.python.static_evaluation import Program
+from planner.frameworks.python.scripts import PYTHON, Script
 from planner.frameworks.python.static_values import Call, Unknown
 from planner.frameworks.read_results import Reading, Setting, Unreadable
 from planner.frameworks.unsloth.rules import LEAST_OFFLOADED
@@ -48,6 +48,8 @@ _SPLITS = re.compile(
 SPLITS = ("fsdp", "fsdp_config", "deepspeed", "context_parallel_size")
 # Names of its checkpoints in four bits.
 _PACKED = re.compile(r"(-unsloth)?-bnb-4bit$")
+# Classes whose from_pretrained loads a model.
+_OF_MODELS = re.compile(r"\bFast\w*Model\.from_pretrained$")
 _USED = re.compile(r"\bFast(?:Language)?Model\.from_pretrained\b")
 
 
@@ -61,7 +63,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     name = _script(files)
     if name is None:
         raise Unreadable(f"no script of Unsloth among the files: {', '.join(files)}")
-    given, assumed, calls = given_with(files), list[str](), _calls(files[name], name)
+    given, assumed, calls = given_with(files), list[str](), _calls(files, name)
     said = {one.name: one for one in _settings(calls, name)}
     said |= {_of_call(one.name, said): one for one in given.settings()}
     values = Values(said, name, assumed)
@@ -90,29 +92,31 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
 
 
 def _script(files: Mapping[str, str]) -> str | None:
-    """The script that loads a model."""
-    scripts = (name for name in files if name.endswith(".py"))
-    return next((one for one in scripts if _USED.search(files[one])), None)
+    """The script that loads a model, or the launch itself where a module of it does."""
+    scripts = [name for name in files if name.endswith(PYTHON)]
+    loads = [one for one in scripts if _USED.search(files[one])]
+    first = next(iter(files), "")
+    return first if loads and first in scripts else next(iter(loads), None)
 
 
-def _calls(text: str, name: str) -> dict[str, Call]:
+def _calls(files: Mapping[str, str], name: str) -> dict[str, Call]:
     """The calls that decide the run, by LOAD, ADAPT and ARGUMENTS."""
     found: dict[str, Call] = {}
 
-    def library(call: Call) -> Call:
+    def seen(call: Call) -> None:
         kind = call.name.rsplit(".", 1)[-1]
         if OTHERS.fullmatch(kind):
             raise Unreadable(
                 f"{kind}: only training on the next token can be read", name, call.line
             )
         kind = ARGUMENTS if kind in CONFIGS else kind
+        if kind == LOAD and not _OF_MODELS.search(call.name):
+            return
         if kind in (LOAD, ADAPT, ARGUMENTS):
             found[kind] = call
-        return call
 
-    program = Program(text, name, library)
-    if LOAD not in found and "main" in program.functions:
-        program.call("main")
+    script = Script(files, name, seen, given_with(files).arguments)
+    script.follow(lambda: LOAD in found and ARGUMENTS in found)
     whole = LOAD in found and found[LOAD].kwargs.get("full_finetuning") is True
     for kind in (LOAD, ARGUMENTS) if whole else (LOAD, ADAPT, ARGUMENTS):
         if kind not in found:

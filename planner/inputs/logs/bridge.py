@@ -13,7 +13,7 @@ from planner.inputs.logs.run_log import CodeBase
 
 _SECTION = re.compile(r"(\w+):\s*(\S*)$")
 _KEY = re.compile(r"  (\w+): ?(\S.*)$")
-_YAML = re.compile(r"\s+\S|- |[\w.]+:")
+_YAML = re.compile(r"\s+\S|- |[\w.]+:\s*\S*$")
 _MOST = 5_000  # lines of a printed configuration
 SECTIONS = ("dataset", "model", "train", "ddp", "optimizer", "logger")
 RENAMED = {
@@ -36,13 +36,13 @@ class Configuration(Reader):
         self.lines = 0
         self.section = ""
         self.seen = False
+        self.begun = 0
 
     def take(self, number: int, process: str, text: str) -> bool:
         if not self.lines:
             if not self.draft.first_process("configuration", process):
                 return False
-            self.draft.start("the configuration", number)
-            self.seen, self.lines = True, 1
+            self.begun, self.lines = number, 1
             return True
         self.lines += 1
         if not _YAML.match(text) or self.lines > _MOST:
@@ -57,6 +57,8 @@ class Configuration(Reader):
     def _key(self, name: str, text: str, line: int) -> None:
         if name not in ONLY.get(self.section, (name,)):
             return
+        self.draft.start("the configuration", self.begun)  # others print no such section
+        self.seen = True
         value = {"true": "True", "false": "False", "null": "None"}.get(text, text)
         if value != "None":
             # The first section to say it stands: the data set's length, then the model's.

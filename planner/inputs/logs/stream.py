@@ -56,7 +56,7 @@ def clean(lines: Iterable[str], name: str) -> Iterator[tuple[int, str, str]]:
             raise refused("too_large", detail + "some hundred steps")
         if len(raw) > MAX_LINE:
             raise _long_line()
-        start = raw[:1000]
+        start = _COLOUR.sub("", raw[:1000])
         if not start.isprintable() and len(_CONTROL.findall(start)) > max(1, len(start) // 20):
             raise refused("not_text", f"{name}:{number} is no text: a log is lines of text")
         for part in raw.rstrip("\r\n").split("\r"):

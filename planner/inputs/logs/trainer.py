@@ -35,6 +35,9 @@ _METRIC = re.compile(
     r"|num_input_tokens_seen|train_batch_size|max_steps)(?:[\"']: ?[\"']?| +[:=] +)([\d.e+:-]+)"
 )
 _LOSS = re.compile(r"[\"']loss[\"']: ?[\"']?(NaN|nan|inf|Infinity)")
+# A report of the Trainer, and what ms-swift adds to it.
+_REPORT = re.compile(r"""\{["']loss["']:.*["']learning_rate["']:""")
+_STEPS = re.compile(r"""["']global_step/max_steps["']: ["']\d{1,12}/(\d{1,12})["']""")
 _OVERRIDES = re.compile(r"Overriding config: (.*)|config_overrides[ =]([\w=,.]+)")
 TICKS_S = 100.0  # one tick is then 1 %
 BAR = "progress bar"
@@ -60,7 +63,7 @@ class Trainer(Reader):
     def __init__(self, draft: Draft) -> None:
         super().__init__(draft)
         self.block = Block("{", "}")
-        self.first = self.total = 0
+        self.first = self.total = self.bar = 0
         self.last: tuple[int, float] | None = None
         self.marked: tuple[int, float] | None = None
         self.done = self.accelerate = False
@@ -74,8 +77,10 @@ class Trainer(Reader):
             return self._printed(text, number)
         if "Model config " in text and text.rstrip().endswith("{"):
             return self.block.add("{", number)
-        if bar := _BAR.search(text):
+        for bar in _BAR.finditer(text):  # carriage returns may have gone
+            self.bar = int(bar[2])
             self._progress(bar, number)
+        self.total = self.total or self._total(text)
         if logged := _LOGGED.search(text):
             self._logged(logged, number)
         if found := _SAID.search(text):
@@ -88,6 +93,12 @@ class Trainer(Reader):
             self.overrides = found[1] or found[2] or ""
         self.accelerate = self.accelerate or "Distributed environment" in text
         return False
+
+    def _total(self, text: str) -> int:
+        """The steps of the run, by ms-swift's report or by the bar at which a loss is reported."""
+        if found := _STEPS.search(text):
+            return int(found[1])
+        return self.bar if _REPORT.search(text) else 0
 
     def _said(self, name: str, text: str, line: int) -> None:
         value: int | str | None = (

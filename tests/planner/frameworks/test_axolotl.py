@@ -167,3 +167,10 @@ def test_its_own_schema_takes_every_case_and_every_legal_draw(tmp_path: Path) ->
     (wrong,) = [line for line in found.stdout.splitlines() if line.startswith("WRONG")]
     assert "broken.yaml" in wrong
     assert "micro_batch_sise" in wrong
+
+
+def test_a_base_model_alone_makes_no_axolotl() -> None:
+    """Files of other programs name one too; their trainings stand in sections."""
+    other = "base_model: Qwen/Qwen2.5-7B\nsft:\n  per_device_train_batch_size: 2\n"
+    for more, own in (("", False), ("sequence_len: 512\n", True), ("datasets: []\n", True)):
+        assert AXOLOTL.recognises({"config.yaml": other + more}) is own

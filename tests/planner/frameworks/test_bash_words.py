@@ -220,3 +220,31 @@ def test_words_are_those_that_bash_hands_over(script: str) -> None:
 @given(script=benign_scripts())
 def test_words_of_many_scripts_are_those_that_bash_hands_over(script: str) -> None:
     as_bash_has_it(script)
+
+
+PARTS = (
+    "${V#*/}", "${V##*/}", "${V%/*}", "${V%%/*}", "${V%_v?}", "${V%.[0-9]*}", "${V#mod}", "${V%x}",
+    "${V/o/0}", "${V//o/0}", "${V//[aeo]}", "${V/#models/m}", "${V/%_v1/_v2}", "${V//\\//-}",
+    "${V:3}", "${V:0:6}", "${V: -4}", "${V: -7:2}", "${V:2:-3}", "${V#$W}", "${V/$W/x}",
+    "${V%'_v1'}", '${V%"_v1"}', "${V//./}", "${V:99}", "${V#*'*'}",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_parts_of_a_variable_are_those_that_bash_leaves(part: str) -> None:
+    script = f'V=models/Qwen/Qwen2.5-7B_v1\nW=models\ntorchrun train.py "x{part}"\n'
+    as_bash_has_it(script)
+
+
+def test_parts_of_what_is_not_known_stay_open() -> None:
+    for script, known in (
+        ("P=/data/$USER/Qwen3-8B\ntorchrun train.py ${P##*/}\n", True),
+        ("P=Qwen3-8B/$USER\ntorchrun train.py ${P%%/*}\n", True),
+        ("P=/data/$USER/Qwen3-8B\ntorchrun train.py ${P#/*/}\n", False),
+        ("P=$USER/Qwen3-8B\ntorchrun train.py ${P:0:4}\n", False),
+        ("P=a/$USER\ntorchrun train.py ${P##*/}\n", False),
+        ("torchrun train.py ${P##*/}\n", False),
+        (f"P={'ab' * 4000}\ntorchrun train.py ${{P##*a*b*}}\n", False),
+    ):
+        (word,) = launched(script).arguments
+        assert word.known is known, script

@@ -106,3 +106,11 @@ def test_what_cannot_be_read_is_said(old: str, new: str, text: str) -> None:
 def test_the_engine_may_be_given() -> None:
     other = PLAIN.replace("name: fsdp2", "name: fsdpturbo")
     assert read(other, given={"dist_config.name": "fsdp2"}).plan.zero_stage == 3
+
+
+def test_keys_of_other_trainers_make_none_of_it() -> None:
+    other = "model: Qwen/Qwen3-4B\ntrain_dataset: data.parquet\n"
+    tuner = get("llama-factory")
+    assert tuner.recognises({"train.yaml": other})
+    for key in ("lora_r: 8", "max_seq_length: 16384", "packing: true"):
+        assert not tuner.recognises({"train.yaml": f"{other}{key}\n"})

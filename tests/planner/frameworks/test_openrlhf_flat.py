@@ -35,6 +35,9 @@ def test_sft() -> None:
     bare = reading("deepspeed --module openrlhf.cli.train_sft --pretrain Qwen/Qwen2.5-7B "
                    "--micro_train_batch_size 1 --max_len 2048").request  # fmt: skip
     assert bare["plan"]["attention_kernel"] == "unfused"
+    packed = reading("deepspeed --module openrlhf.cli.train_sft --pretrain Qwen/Qwen2.5-7B "
+                     "--micro_train_batch_size 1 --packing_samples").request  # fmt: skip
+    assert packed["plan"]["attention_kernel"] == "flash2"
     assert "--bf16: not given" in str(bare["guessed"])
 
 
@@ -90,3 +93,34 @@ def test_a_program_of_a_fork_is_said() -> None:
     assert "no program" not in str(
         reading(f"deepspeed --module openrlhf.cli.train_sft {USUAL}").request["guessed"]
     )
+
+
+GROUPED = (
+    "--model.model_name_or_path meta-llama/Meta-Llama-3-8B --train.micro_batch_size 2 "
+    "--train.batch_size 256 --data.max_len 4096 --ds.zero_stage 3 --ds.param_dtype bf16 "
+    "--ds.packing_samples --model.gradient_checkpointing_enable --ds.adam_offload"
+)
+
+
+def test_grouped_options_say_what_the_older_ones_did() -> None:
+    for program in ("train_sft", "train_dpo", "train_rm"):
+        older = reading(f"deepspeed --num_gpus 4 --module openrlhf.cli.{program} {USUAL}").request
+        found = reading(f"deepspeed --num_gpus 4 --module openrlhf.cli.{program} {GROUPED}").request
+        assert found["plan"] == older["plan"]
+        assert found["training"] == older["training"]
+
+
+def test_grouped_options_have_defaults_and_adapters_of_their_own() -> None:
+    short = "--model.model_name_or_path meta-llama/Meta-Llama-3-8B --train.batch_size 128"
+    for program, micro, length in (("sft", 8, 2048), ("dpo", 16, 512), ("rm", 2, 512)):
+        call = f"deepspeed --num_gpus 8 --module openrlhf.cli.train_{program} {short}"
+        request = reading(call).request
+        assert request["plan"].get("micro_batch_size", 1) == micro
+        assert request["training"]["seq_length"] == length
+        assert request["plan"]["zero_stage"] == 2
+    adapted = (
+        f"{GROUPED} --ds.lora.rank 64 --ds.lora.target_modules q_proj v_proj --ds.load_in_4bit"
+    )
+    training = reading(f"deepspeed --module openrlhf.cli.train_sft {adapted}").request["training"]
+    assert (training["lora_rank"], training["frozen_dtype"]) == (64, "nf4")
+    assert training["lora_targets"] == ["q_proj", "v_proj"]

@@ -21,6 +21,7 @@ from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.named_models import find
 from planner.frameworks.read_results import Reading, Unreadable
 from planner.frameworks.rules import EQUAL_NODES
+from planner.frameworks.sources import launch_at
 from planner.frameworks.torchtune.components import RECIPES, SIGNATURES
 from planner.frameworks.torchtune.rules import PARTIAL_TRAINING, RULES
 from planner.frameworks.torchtune.settings import MLP, recipe
@@ -276,7 +277,12 @@ def test_a_launch_says_the_recipe_and_the_ranks() -> None:
     with pytest.raises(Unreadable, match="how many accelerators run it"):
         read({"a.yaml": PUBLIC})
     with pytest.raises(Unreadable, match="tune run: starts none of full_finetune_single_device"):
-        read({"run.sh": "tune run lora_dpo_distributed --config a.yaml\n", "a.yaml": PUBLIC})
+        read(
+            {
+                "run.sh": "tune run ppo_full_finetune_single_device --config a.yaml\n",
+                "a.yaml": PUBLIC,
+            }
+        )
     copies = PUBLIC + "data_parallel_replicate_dim: 4\ndata_parallel_shard_dim: {}\n"
     script = "tune run --nproc_per_node 4 --nnodes=2 lora_finetune_distributed --config x/a.yaml\n"
     found = read({"run.sh": script, "b.yaml": PUBLIC, "a.yaml": copies.format(2)})
@@ -284,6 +290,22 @@ def test_a_launch_says_the_recipe_and_the_ranks() -> None:
     assert found.refusals == ()
     plain = read({"a.yaml": copies.format(1)}, 4)
     assert "its copies never reduce gradients" in plain.refusals[0].reason.text
+
+
+def test_a_config_that_comes_with_it_is_found_in_a_checkout_or_asked_for(tmp_path: Path) -> None:
+    script = "srun tune run --nproc_per_node 4 \\\n lora_finetune_distributed --config dev/tuned\n"
+    with pytest.raises(Unreadable, match="tune cp dev/tuned"):
+        read({"run.sh": script})
+    with pytest.raises(Unreadable, match="its config dev/tuned is not among the files"):
+        read({"run.sh": script, "other.yaml": PUBLIC})
+    assert frameworks.get("torchtune").recognises({"run.sh": script})
+    assert not frameworks.get("torchtune").recognises({"run.sh": f"# {script}"})
+    configs = tmp_path / "recipes" / "configs" / "dev"
+    configs.mkdir(parents=True)
+    (configs / "tuned.yaml").write_text(PUBLIC)
+    (tmp_path / "run.sh").write_text(script)
+    files, _ = launch_at([str(tmp_path / "run.sh")])
+    assert read(files).plan.dp == 4
 
 
 def test_a_config_of_a_recipe_for_a_single_device_has_one_process() -> None:
@@ -358,3 +380,20 @@ def test_a_template_is_read_with_its_placeholders() -> None:
     assert shown["output_dir"] == "{{log_dir}}/out"
     with pytest.raises(Unreadable, match=re.escape("batch_size must be")):
         read({"a.yaml": PUBLIC.replace("batch_size: 2", "batch_size: {{batch}}")}, 8)
+
+
+def test_dpo_takes_pairs_and_whole_logits() -> None:
+    paired = re.sub(
+        r"loss:\n  _component_: \S+", "loss:\n  _component_: torchtune.rlhf.loss.DPOLoss", PUBLIC
+    )
+    assert paired != PUBLIC
+    usual, found = read({"a.yaml": PUBLIC}, 8), read({"a.yaml": paired}, 8)
+    assert found.training.loss == "dpo"
+    assert found.plan.micro_batch_size == 2 * usual.plan.micro_batch_size
+    assert found.training.global_batch_size == 2 * usual.training.global_batch_size
+    assert found.plan.cross_entropy == "unfused"
+    called = "tune run --nproc_per_node 4 lora_dpo_distributed --config a.yaml\n"
+    found = read({"run.sh": called, "a.yaml": f"{paired}ref_checkpointer:\n  _component_: x\n"})
+    assert (found.plan.dp, found.training.loss) == (4, "dpo")
+    assert any("lora_dpo_distributed does not read ref_checkpointer" in o for o in found.assumed)
+    assert not found.written

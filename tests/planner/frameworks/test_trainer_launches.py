@@ -104,6 +104,7 @@ def test_keys_of_fsdp_in_a_file_of_their_own() -> None:
         ("", 7, "adapters are assumed at every linear layer"),
         ("--lora_target_modules q_proj,v_proj", 2, ""),
         ("--lora_target_modules c_attn", 1, ""),
+        ("--lora_target_modules c_attn c_proj w1 w2", 5, ""),  # Qwen's first models
         ("--lora_target_modules q_proj W_pack", 1, "adapters at W_pack are not costed"),
         ("--lora_target_modules mine", 7, "adapters at mine are costed at every linear layer"),
     ],

@@ -11,8 +11,10 @@ import pytest
 
 from planner import frameworks
 from planner.answers.lint.lint import lint
+from planner.answers.lint.lint import read as lint_read
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.read_results import Reading, Unreadable
+from planner.frameworks.sources import launch_at
 from planner.frameworks.unsloth.rules import LISTS_OF_ADAM, OFFLOADED_CHECKPOINTS, RULES, TYPES
 from planner.inputs.requests.parser import parse_cluster, parse_request
 from tests.fixtures.frameworks import accelerate, legal_cases
@@ -151,6 +153,20 @@ def test_a_script_with_a_main_function_is_followed() -> None:
     inside = "".join(f"    {line}\n" for line in body.splitlines())
     text = f'{imports}\n\ndef main():\n{inside}\nif __name__ == "__main__":\n    main()\n'
     assert read(text).training == read(SCRIPT).training
+
+
+def test_a_script_whose_model_is_made_in_a_module_beside_it(tmp_path: Path) -> None:
+    loading, training = SCRIPT.split("trainer = ")
+    body = "\n    ".join(loading.split("max_seq_length = 4096\n")[1].splitlines())
+    module = f"from unsloth import FastLanguageModel\ndef made(max_seq_length):\n    {body}"
+    (tmp_path / "making.py").write_text(module + "\n    return model, tokenizer\n")
+    starts = "from trl import SFTTrainer, SFTConfig\nfrom making import made\n"
+    (tmp_path / "tune.py").write_text(
+        f"{starts}model, tokenizer = made(2048)\ntrainer = {training}"
+    )
+    files, _ = launch_at([str(tmp_path / "tune.py")])
+    training = lint_read(files, parse_cluster("1x1xh100-sxm")).request["training"]
+    assert (training["seq_length"], training["lora_rank"]) == (2048, 32)
 
 
 def test_given_values_take_the_place_of_those_in_the_script() -> None:

@@ -429,3 +429,37 @@ def test_the_steps_of_llama_factorys_log_are_those_of_its_clock() -> None:
     assert log.step is not None
     assert log.step.seconds == pytest.approx(2.4, rel=0.02)
     assert log.code_base == "trainer"
+
+
+def bar(step: int, seconds: int, total: int = 900) -> str:
+    return (
+        f"Train:  1%|  | {step}/{total} [{seconds // 60:02d}:{seconds % 60:02d}<9:00:00, 5.0s/it]"
+    )
+
+
+def test_the_bar_at_which_a_loss_is_reported_is_that_of_the_steps() -> None:
+    """Without the Trainer's own word on the steps; ms-swift says them in its reports."""
+    loads = ["Loading checkpoint shards: 50%|  | 1/2 [00:01<00:01, 1.0s/it]"]
+    report = "{'loss': 1.5, 'grad_norm': 0.6, 'learning_rate': 0.0001, 'epoch': 0.0"
+    swift = report + ", 'global_step/max_steps': '1/900'}"
+    for first in (f"{bar(1, 5)} {report}}}", f"{swift}"):
+        lines = [*loads, first, *(bar(step, 5 * step) for step in range(2, 400))]
+        found = read_log(lines, "train.log")
+        assert found.code_base == "trainer"
+        assert found.step.seconds == pytest.approx(5.0)
+    joined = "".join(bar(step, 5 * step) for step in range(2, 400))  # no carriage returns are left
+    assert read_log([*loads, swift, joined], "train.log").step.seconds == pytest.approx(5.0)
+
+
+def test_a_heading_is_no_configuration_of_bridge() -> None:
+    report = "{'loss': 1.5, 'learning_rate': 0.0001, 'epoch': 0.0}"
+    lines = ["Run Configuration", "  algorithm: grpo", "Training Configuration"]
+    lines += [f"{bar(1, 5)} {report}", *(bar(step, 5 * step) for step in range(2, 400))]
+    assert read_log(lines, "train.log").code_base == "trainer"
+
+
+def test_a_coloured_line_is_text() -> None:
+    report = "{'loss': 1.5, 'learning_rate': 0.0001, 'epoch': 0.0}"
+    colours = "\x1b[93m \x1b[1m[W]\x1b[0m \x1b[93mx\x1b[0m"
+    lines = [colours, f"{bar(1, 5)} {report}", *(bar(step, 5 * step) for step in range(2, 400))]
+    assert read_log(lines, "train.log").code_base == "trainer"

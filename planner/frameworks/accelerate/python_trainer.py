@@ -1,0 +1,108 @@
+"""Reads a Python script, or a notebook, that calls transformers' Trainer or one of TRL's itself.
+
+The arguments of its calls become the options of a call with TrainingArguments, which is read as
+that of any script (trainer_launch).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from planner.frameworks.accelerate.trainer_calls import MARK, Calls
+from planner.frameworks.accelerate.trainer_options import LEFT_OPEN, Options
+from planner.frameworks.bash import Argument, ProgramCall, evaluate
+from planner.frameworks.launch_files import given_with
+from planner.frameworks.python.scripts import PYTHON, Script
+from planner.frameworks.python.static_values import Value
+from planner.frameworks.read_results import Unreadable
+from planner.frameworks.training_calls import TrainingCall, scripts
+
+# Unsloth's, which has a reader of its own.
+_OTHER_LIBRARIES = re.compile(r"\bFast(?:\w*)Model\.from_pretrained\b")
+_MOST_NAMED = 4
+
+
+def script_of(files: Mapping[str, str]) -> tuple[str, TrainingCall | None] | None:
+    """The script that makes the arguments of a Trainer, and the call of it in a shell's script.
+
+    It is the launch itself or the program that this starts; None without one.
+    """
+    first = next(iter(files), "")
+    if first.endswith(PYTHON):
+        python = [text for name, text in files.items() if name.endswith(PYTHON)]
+        own = not any(map(_OTHER_LIBRARIES.search, python))
+        return (first, None) if own and any(map(MARK.search, python)) else None
+    if not any(name.endswith(PYTHON) and MARK.search(text) for name, text in files.items()):
+        return None
+    for name in scripts(files):
+        try:
+            outcome = evaluate(files, name)
+        except Unreadable:
+            continue
+        for one in reversed(outcome.launches):
+            program = _program(files, one)
+            if program is not None:
+                known = {**files, **outcome.files}
+                return program, TrainingCall(one, name, known, notes=tuple(outcome.notes))
+    return None
+
+
+def _program(files: Mapping[str, str], launch: ProgramCall) -> str | None:
+    """The file of a call's program, if it makes the arguments of a Trainer."""
+    last = launch.program.text.rsplit("/", 1)[-1]
+    if not last.endswith(PYTHON):  # a module
+        last = f"{last.rsplit('.', 1)[-1]}.py"
+    name = next((one for one in files if one.rsplit("/", 1)[-1] == last), "")
+    text = files.get(name, "")
+    makes = name.endswith(PYTHON) and MARK.search(text) and not _OTHER_LIBRARIES.search(text)
+    return name if makes else None
+
+
+def is_one(files: Mapping[str, str]) -> bool:
+    """Whether the launch is such a script, or calls one."""
+    return script_of(files) is not None
+
+
+def call(files: Mapping[str, str], accelerators: int | None) -> tuple[TrainingCall, dict[str, Any]]:
+    """The call with the options that the script amounts to, and those that are sections.
+
+    Raises Unreadable where it is followed to no training.
+    """
+    which = script_of(files)
+    assert which is not None
+    name, base = which
+    words = given_with(files).arguments
+    environment = {"WORLD_SIZE": str(accelerators or 1), "LOCAL_RANK": "0", "RANK": "0"}
+    launch, notes = ProgramCall(Argument(name, name, 1)), list[str]()
+    if base is not None:
+        words = tuple(one.text for one in base.launch.arguments)
+        environment |= base.launch.environment
+        launch, notes = replace(base.launch, program=launch.program), list(base.notes)
+    known = files if base is None else base.files
+    found = Calls()
+    script = Script(known, name, found.take, words, environment)
+    followed = script.follow(lambda: bool(found.arguments))
+    if not found.arguments:
+        text = (
+            "it makes no arguments of a Trainer, as far as it can be followed: give the script "
+            "that is started"
+        )
+        raise Unreadable(text, name)
+    if followed:
+        named = ", ".join(followed[:_MOST_NAMED])
+        notes.append(f"{named} of {name} is taken to be what is called")
+    notes += (f"what {one}, which is not among the files, says: {LEFT_OPEN}"
+              for one in script.known.missing)  # fmt: skip
+    options = Options(script, found, name, notes, given_with(files).values)
+    arguments = tuple(
+        Argument(f"--{key}={_shown(value)}", name, line) for key, value, line in options.all()
+    )
+    launch = replace(launch, arguments=arguments)
+    return TrainingCall(launch, name, known, notes=tuple(notes)), options.sections()
+
+
+def _shown(value: Value) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -1,0 +1,128 @@
+"""What calls of libraries stand for in a script: its options, files, environment, and machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from planner.documents.loading import parse_json
+from planner.documents.problems import RequestError
+from planner.frameworks import yaml_files
+from planner.frameworks.python.command_lines import Options
+from planner.frameworks.python.static_values import Call, Function, Unknown, Value
+from planner.frameworks.python.texts import joined_path
+from planner.frameworks.read_results import Unreadable
+
+# The machine of a plan: an accelerator that has bf16.
+_MACHINE: dict[str, Value] = {
+    "torch.cuda.is_available": True,
+    "torch.cuda.is_bf16_supported": True,
+    "is_bfloat16_supported": True,
+    "unsloth.is_bfloat16_supported": True,
+    "torch.cuda.get_device_capability": (9, 0),
+    "torch.backends.mps.is_available": False,
+}
+_ENVIRONMENT = ("os.environ.get", "os.getenv")
+_SAME = ("Path", "pathlib.Path", "os.path.expanduser", "os.path.abspath", "os.path.expandvars",
+         "OmegaConf.to_container", "omegaconf.OmegaConf.to_container", "OmegaConf.create",
+         "omegaconf.OmegaConf.create", "str")  # fmt: skip
+_LOADS = ("safe_load", "full_load", "load", "loads")
+_OF_FILES = ("yaml", "json", "toml", "tomllib", "safe_load")
+_OPENS = ("OmegaConf.load", "omegaconf.OmegaConf.load")
+_FIELDS = ("field", "dataclasses.field", "Field", "pydantic.Field", "typer.Option",
+           "typer.Argument")  # fmt: skip
+_CONFIGURATIONS = (".yaml", ".yml", ".json")
+
+
+class Library:
+    """The values of calls of libraries, for one command line, environment and set of files.
+
+    missing: the documents that are opened and not among the files.
+    """
+
+    def __init__(
+        self, files: Mapping[str, str], arguments: Sequence[str], environment: Mapping[str, str]
+    ) -> None:
+        self.files, self.environment = files, environment
+        self.options = Options(files, arguments)
+        self.missing: dict[str, None] = {}
+
+    def handed(self, call: Call) -> Mapping[str, Value]:
+        """The arguments by name of a function that a call is handed."""
+        if call.short == "partial":
+            return call.kwargs
+        if call.short == "Fire":
+            return self.options.plain
+        known = call.kwargs.get("fn_kwargs")
+        return known if isinstance(known, dict) else {}
+
+    def value(self, call: Call) -> Value:
+        """What a call stands for; the call itself where that is not known."""
+        if isinstance(call.owner, Call):
+            return self.options.of_method(call)
+        name, first = call.name, next(iter(call.args), None)
+        if name in _MACHINE:
+            return _MACHINE[name]
+        if name in _ENVIRONMENT and isinstance(first, str):
+            usual = call.args[1] if len(call.args) > 1 else call.kwargs.get("default")
+            return self.environment.get(first, usual)
+        if name in _SAME and isinstance(first, str | dict | list) and len(call.args) == 1:
+            return first
+        if name == "os.path.join" and call.args and all(isinstance(o, str) for o in call.args):
+            return joined_path(*call.args)
+        if name in _FIELDS:
+            return _field(call)
+        return self._of_document(name, call, first)
+
+    def _of_document(self, name: str, call: Call, first: Value) -> Value:
+        """The document that yaml.safe_load, json.load and their like read."""
+        opened = isinstance(first, Call) and first.short == "open"
+        if name.rsplit(".", 1)[-1] in _LOADS and name.startswith(_OF_FILES) and opened:
+            return self._document(next(iter(first.args), None), call)
+        if name in _OPENS:
+            return self._document(first, call)
+        return _of_objects(name, call, first)
+
+    def _document(self, path: Value, call: Call) -> Value:
+        """The document of a YAML or JSON file among the files, the only one if none is named."""
+        last = path.rsplit("/", 1)[-1] if isinstance(path, str) else ""
+        if not last:
+            given = [one for one in self.files if one.endswith(_CONFIGURATIONS)]
+            last = given[0].rsplit("/", 1)[-1] if len(given) == 1 else ""
+        name = next((one for one in self.files if one.rsplit("/", 1)[-1] == last), None)
+        if not last or name is None:
+            if isinstance(path, str):
+                self.missing[path] = None
+            return Unknown("a configuration that is not among the files", call.line)
+        try:
+            if name.endswith(".json"):
+                return parse_json(self.files[name])
+            return yaml_files.read(self.files[name], name).values
+        except (Unreadable, RequestError):
+            return Unknown(f"in {name}, which cannot be read", call.line)
+
+
+def _of_objects(name: str, call: Call, first: Value) -> Value:
+    """What a call of a built-in function on an object stands for."""
+    if not isinstance(first, Call):
+        return call
+    if name in ("vars", "asdict", "dataclasses.asdict"):
+        return dict(first.kwargs)
+    key, usual = (*call.args[1:], None, None)[:2]
+    if name == "setattr" and isinstance(key, str):
+        first.set(key, usual, call.line)
+    if name == "getattr" and isinstance(key, str):
+        left = usual if len(call.args) > 2 else Unknown(key, call.line)
+        return first.kwargs.get(key, left)
+    return call
+
+
+def _field(call: Call) -> Value:
+    """The default of a field of a dataclass, of pydantic or of typer."""
+    factory = call.kwargs.get("default_factory")
+    if isinstance(factory, Function):
+        return factory
+    if isinstance(factory, Call):
+        return {"list": [], "dict": {}}.get(factory.name, Unknown("field", call.line))
+    left = Unknown("field", call.line)
+    usual = call.kwargs.get("default", next(iter(call.args), left))
+    return left if usual is ... else usual

@@ -1,0 +1,245 @@
+"""A Python script as a program that is started: its main path, followed without running it.
+
+More than a configuration's functions: classes of the file (objects), its options and their
+defaults, configurations that it opens, modules beside it, and notebooks.  A test that stays unknown
+is taken as false; a function that a call is handed is followed with unknown arguments.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from planner.frameworks.python.library import Library
+from planner.frameworks.python.notebooks import cells
+from planner.frameworks.python.objects import Objects
+from planner.frameworks.python.static_values import Call, Class, Function, Instance, Value
+from planner.frameworks.read_results import Unreadable
+
+PYTHON = (".py", ".ipynb")
+MAX_ROUNDS = 16  # of a loop
+MAX_MODULES = 16
+# Functions that are likely to be what is called, first.
+_STARTS = ("main", "train", "run", "run_training", "finetune", "fine_tune", "train_model")
+
+
+class Frozen(NamedTuple):
+    """Weights that a script freezes itself: whose they are, and where it says so how."""
+
+    owner: Value
+    says: str
+    file: str
+    line: int
+
+
+class Script(Objects):
+    """A script among the files of a launch.
+
+    seen: is told of each call that is not evaluated; arguments: of its command line; environment:
+    variables that are known; parent: the script that imports it.
+    """
+
+    def __init__(
+        self,
+        files: Mapping[str, str],
+        name: str,
+        seen: Callable[[Call], None],
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        parent: Script | None = None,
+    ) -> None:
+        self.files, self.seen = files, seen
+        self.modules: dict[str, Script] = {} if parent is None else parent.modules
+        self.active: list[ast.FunctionDef] = [] if parent is None else parent.active
+        self.reached: set[int] = set() if parent is None else parent.reached
+        self.loops: list[Value] = [] if parent is None else parent.loops
+        self.frozen: list[Frozen] = [] if parent is None else parent.frozen
+        self.known = Library(files, arguments, environment or {})
+        if parent is not None:
+            self.known = parent.known
+            self.modules[name] = self
+        module = "__main__" if parent is None else name.rpartition(".")[0]
+        super().__init__(files[name], name, self.observed, names={"__name__": module})
+
+    def parsed(self, text: str) -> ast.Module:
+        """The statements, those of a notebook with the lines of its file."""
+        if not self.file.endswith(".ipynb"):
+            return ast.parse(text)
+        code, lines = cells(text)
+        tree = ast.parse(code)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.expr | ast.stmt):
+                node.lineno = lines[node.lineno - 1]
+        return tree
+
+    # Functions that nothing reaches.
+
+    def follow(self, enough: Callable[[], bool]) -> list[str]:
+        """Follows functions of the file that nothing called, until it is enough; their names."""
+        own = [one for one in self.globals.items() if self._is_own(one[1])]
+        own.sort(key=lambda one: (one[0] not in _STARTS, isinstance(one[1], Class)))
+        followed = []
+        for name, one in own:
+            if enough():
+                break
+            if isinstance(one, Function) and id(one.node) not in self.reached:
+                self.run(one, [], {})
+                followed.append(name)
+            elif isinstance(one, Class):
+                self._follow_methods(one)
+                followed.append(name)
+        return followed
+
+    def _is_own(self, value: Value) -> bool:
+        """Whether a value is a function or a class with methods that the file itself defines."""
+        if isinstance(value, Class):
+            return any(one.scope is self.globals for one in value.methods.values())
+        return isinstance(value, Function) and value.scope is self.globals
+
+    def _follow_methods(self, one: Class) -> None:
+        made = self.construct(one, Call(one.name, one.line))
+        for method in one.methods.values():
+            if id(method.node) not in self.reached:
+                self.run(Function(method.node, method.scope, made), [], {})
+
+    def observed(self, call: Call) -> Value:
+        """The value of a call of a library, after the functions that it is handed."""
+        if call.short == "requires_grad_" and call.args == (False,):
+            self.frozen.append(
+                Frozen(call.owner or call, f"{call.short}(False)", self.file, call.line)
+            )
+        for one in (*call.args, *call.kwargs.values()):
+            if isinstance(one, Function) and id(one.node) not in self.reached:
+                self.run(one, [], self.known.handed(call))
+        found = self.known.value(call)
+        for one in found if isinstance(found, tuple) else (found,):
+            self.seen(one if isinstance(one, Call) else call)
+        return found
+
+    # Statements.
+
+    def statement(self, node: ast.stmt, scope: dict[str, Value]) -> None:
+        match node:
+            case ast.With(items=items, body=body) | ast.AsyncWith(items=items, body=body):
+                self._entered(items, scope)
+                self.body(body, scope)
+            case ast.Try(body=body, orelse=more, finalbody=last):
+                self.body([*body, *more, *last], scope)
+            case ast.For(target=target, iter=items, body=body):
+                found = self.value(items, scope)
+                self.loops.append(found)
+                for one in self._rounds(found, items):
+                    self.assign(target, one, scope)
+                    self.body(body, scope)
+                self.loops.pop()
+            case ast.Expr(value=ast.Call() | ast.Await() as value):
+                self._effect(value, scope)
+            case ast.AnnAssign(value=None) | ast.Global() | ast.Nonlocal() | ast.Delete():
+                pass
+            case _:
+                super().statement(node, scope)
+
+    def _entered(self, items: list[ast.withitem], scope: dict[str, Value]) -> None:
+        for one in items:
+            value = self.value(one.context_expr, scope)
+            if one.optional_vars is not None:
+                self.assign(one.optional_vars, value, scope)
+
+    def _effect(self, node: ast.expr, scope: dict[str, Value]) -> None:
+        """A call for its effects: on a list, or on what it reaches."""
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=inner, attr="append" | "extend" as verb), args=[one]
+            ):
+                owner, added = self.value(inner, scope), self.value(one, scope)
+                if isinstance(owner, list):
+                    many = isinstance(added, list | tuple) and verb == "extend"
+                    self.charge(node, len(added) if many else 1)
+                    owner.extend(list(added) if many else [added])
+            case _:
+                self.value(node, scope)
+
+    def _rounds(self, found: Value, node: ast.expr) -> list[Value]:
+        """The values of the first rounds of a loop; one that is unknown for what is."""
+        if isinstance(found, dict):
+            return list(found)[:MAX_ROUNDS]
+        if isinstance(found, list | tuple | range):
+            return list(found[:MAX_ROUNDS])
+        return [self.unknown(node)]
+
+    def assign(self, target: ast.expr, value: Value, scope: dict[str, Value]) -> None:
+        match target:
+            case ast.Subscript(value=inner, slice=place):
+                owner, key = self.value(inner, scope), self.value(place, scope)
+                if isinstance(owner, dict) and isinstance(key, str | int):
+                    owner[key] = value
+            case ast.Attribute(value=inner, attr=name):
+                owner = self.value(inner, scope)
+                if isinstance(owner, Call):
+                    owner.set(name, value, target.lineno)
+                elif isinstance(owner, Class):
+                    owner.attributes[name] = value
+                if name == "requires_grad" and value is not True:
+                    self._froze(owner, target)
+            case ast.Starred(value=inner):
+                self.assign(inner, value, scope)
+            case _:
+                super().assign(target, value, scope)
+
+    def _froze(self, owner: Value, node: ast.expr) -> None:
+        """Keeps whose weights are frozen: the model of the loop over them, where there is one."""
+        walked = next((one for one in reversed(self.loops) if isinstance(one, Call)), None)
+        whose = walked.owner or walked if walked is not None else owner
+        self.frozen.append(Frozen(whose, ast.unparse(node), self.file, node.lineno))
+
+    # Modules beside the script.
+
+    def imports(self, node: ast.Import | ast.ImportFrom) -> None:
+        super().imports(node)
+        if isinstance(node, ast.Import):
+            for one in node.names:
+                if (module := self._module(one.name)) is not None:
+                    kept = Class(one.name, 0, (), module.globals, {})
+                    self.globals[one.asname or one.name] = kept
+            return
+        module = self._module(node.module) if node.module is not None else None
+        known = module.globals if module is not None else {}
+        for one in node.names:
+            for name in list(known) if one.name == "*" else [one.name]:
+                if name in known and not name.startswith("__"):
+                    self.globals[one.asname or name] = known[name]
+
+    def _module(self, dotted: str) -> Script | None:
+        """The module of that name among the files, followed once; None if it is not there."""
+        last = f"{dotted.rsplit('.', 1)[-1]}.py"
+        name = next((one for one in self.files if one.rsplit("/", 1)[-1] == last), None)
+        if name is None or name == self.file:
+            return None
+        if name not in self.modules and len(self.modules) < MAX_MODULES:
+            try:
+                Script(self.files, name, self.seen, parent=self)
+            except Unreadable as error:
+                self.note(ast.Pass(lineno=error.line), f"{name} cannot be followed: {error.text}")
+        return self.modules.get(name)
+
+
+def constants(script: Script) -> Iterator[tuple[str, Any]]:
+    """The plain values of the script's own level by their names, also in classes and parameters."""
+    for name, value in list(script.globals.items()):
+        if isinstance(value, str | int | float):
+            yield name, value
+        elif isinstance(value, Function):
+            yield from _usual(value)
+        elif isinstance(value, Class | Instance):
+            inner = value.attributes if isinstance(value, Class) else value.kwargs
+            yield from ((key, one) for key, one in inner.items() if isinstance(one, str | int))
+
+
+def _usual(function: Function) -> Iterator[tuple[str, Any]]:
+    """The constants that a function's parameters have by default."""
+    given = function.node.args
+    names = [one.arg for one in (*given.posonlyargs, *given.args)]
+    for name, one in zip(names[len(names) - len(given.defaults) :], given.defaults, strict=True):
+        if isinstance(one, ast.Constant) and isinstance(one.value, str | int):
+            yield name, one.value

@@ -1,0 +1,489 @@
+"""Python scripts and notebooks that call transformers' Trainer or TRL's themselves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner import frameworks
+from planner.answers.lint.findings import ReadAnswer
+from planner.answers.lint.lint import read
+from planner.documents.problems import RequestError
+from planner.frameworks.launch_files import GivenValues
+from planner.frameworks.sources import launch_at
+from planner.inputs.requests.parser import parse_cluster
+
+IMPORTS = """\
+import argparse, os, torch, yaml
+from dataclasses import dataclass, field
+from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+from transformers import (AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig,
+                          HfArgumentParser, Trainer, TrainingArguments)
+from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
+"""
+SFT = """\
+MODEL = "Qwen/Qwen2.5-7B-Instruct"
+RANK = 8 * 2
+
+def main():
+    model = AutoModelForCausalLM.from_pretrained(MODEL, torch_dtype=torch.bfloat16)
+    config = LoraConfig(r=RANK, target_modules=["q_proj", "v_proj"], lora_dropout=0.05)
+    args = SFTConfig(output_dir="out", per_device_train_batch_size=4,
+                     gradient_accumulation_steps=2, bf16=True, max_length=2048)
+    trainer = SFTTrainer(model=model, args=args, peft_config=config)
+    trainer.train()
+
+if __name__ == "__main__":
+    main()
+"""
+PLAIN = """\
+tokenizer = AutoTokenizer.from_pretrained("meta-llama/Llama-3.1-8B")
+model = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-3.1-8B", torch_dtype="bfloat16")
+
+def tokenize(sample):
+    return tokenizer(sample["text"], truncation=True, max_length=512)
+
+data = load_dataset("x").map(tokenize, batched=True)
+trainer = Trainer(model=model, train_dataset=data, args=TrainingArguments(
+    "out", per_device_train_batch_size=2, bf16=True, optim="adamw_8bit"))
+"""
+
+
+def reading(text: str, cluster: str = "1x8xh100-sxm", **more: Any) -> ReadAnswer:
+    files = {more.pop("name", "train.py"): IMPORTS + text, **more.pop("files", {})}
+    return read(files, parse_cluster(cluster), **more)
+
+
+def why(text: str, **more: Any) -> str:
+    with pytest.raises(RequestError) as caught:
+        reading(text, **more)
+    return str(caught.value)
+
+
+def said(answer: ReadAnswer) -> str:
+    return "\n".join(answer.assumed)
+
+
+def test_arguments_of_calls_are_read_as_options() -> None:
+    answer = reading(SFT)
+    plan, training = answer.request["plan"], answer.request["training"]
+    assert answer.framework == "accelerate"
+    assert (training["seq_length"], training["global_batch_size"]) == (2048, 64)
+    assert (training["lora_rank"], training["lora_targets"]) == (16, ["q_proj", "v_proj"])
+    assert training["lora_dropout"] == 0.05
+    assert (plan["dp"], plan["micro_batch_size"], plan["recompute"]) == (8, 4, "full")
+    assert plan["cross_entropy"] == "chunked"
+    assert answer.request["model"]["num_layers"] == 28
+    assert "gradient_checkpointing: not set, True as in TRL's SFTConfig" in said(answer)
+    assert "no launcher among the files: 8 ranks" in said(answer)
+
+
+def test_weights_that_are_loaded_in_half_precision_stay_so_without_shards() -> None:
+    answer = reading(PLAIN)
+    training = answer.request["training"]
+    assert (training["seq_length"], training["global_batch_size"]) == (512, 16)
+    assert training["master_weights_dtype"] == "none"
+    assert training["optimizer"] == "adam_8bit"
+    assert "lora_rank" not in training
+    whole = reading(PLAIN.replace(', torch_dtype="bfloat16"', "")).request["training"]
+    assert "master_weights_dtype" not in whole
+    sharded = PLAIN.replace('"out",', '"out", fsdp="full_shard",')
+    assert "master_weights_dtype" not in reading(sharded).request["training"]
+    auto = reading(PLAIN.replace('torch_dtype="bfloat16"', 'dtype="auto"'))
+    assert auto.request["training"]["master_weights_dtype"] == "none"
+    assert "taken as bf16" in said(auto)
+
+
+def test_four_bits_beside_adapters() -> None:
+    quantised = SFT.replace(
+        "torch_dtype=torch.bfloat16)",
+        "quantization_config=BitsAndBytesConfig(load_in_4bit=True))",
+    )
+    assert reading(quantised).request["training"]["frozen_dtype"] == "nf4"
+    prepared = PLAIN.replace(
+        "trainer =",
+        "model = prepare_model_for_kbit_training(model)\nmodel = get_peft_model(model, "
+        'LoraConfig(r=4, target_modules="all-linear"))\ntrainer =',
+    ).replace('torch_dtype="bfloat16"', "load_in_8bit=True")
+    answer = reading(prepared)
+    assert answer.request["plan"]["recompute"] == "full"
+    assert answer.request["training"]["lora_rank"] == 4
+    assert "frozen weights of 8 bits are costed as 16" in said(answer)
+
+
+def test_targets_that_are_not_set_are_those_of_peft() -> None:
+    answer = reading(SFT.replace('target_modules=["q_proj", "v_proj"], ', ""))
+    assert answer.request["training"]["lora_targets"] == ["q_proj", "v_proj"]
+    assert "q_proj and v_proj as in PEFT" in said(answer)
+
+
+OPTIONS = """\
+def parse():
+    parser = argparse.ArgumentParser()
+    group = parser.add_argument_group("model")
+    group.add_argument("--model-name", "-m", default="Qwen/Qwen3-8B")
+    parser.add_argument("--batch-size", type=int, default=2)
+    parser.add_argument("--length", type=int, required=True)
+    parser.add_argument("--no-bf16", dest="bf16", action="store_false")
+    parser.add_argument("--targets", nargs="+", default=["q_proj"])
+    return parser.parse_args()
+
+args = parse()
+config = SFTConfig("out", per_device_train_batch_size=args.batch_size, bf16=args.bf16,
+                   max_length=args.length)
+trainer = SFTTrainer(args.model_name, args=config,
+                     peft_config=LoraConfig(target_modules=args.targets))
+"""
+
+
+def test_options_of_argparse_by_their_defaults_and_by_what_is_given() -> None:
+    asked = why(OPTIONS)
+    assert "--set model_max_length=..." in asked
+    given = GivenValues(arguments=("--length=4096", "-m", "Qwen/Qwen3-4B", "--targets", "q_proj",
+                                   "o_proj", "--no-bf16"))  # fmt: skip
+    answer = reading(OPTIONS, given=given)
+    training = answer.request["training"]
+    assert (training["seq_length"], training["lora_targets"]) == (4096, ["q_proj", "o_proj"])
+    assert answer.request["model"]["num_layers"] == 36
+    assert "neither bf16 nor fp16 is on" in said(answer)
+    by_set = GivenValues({"model_max_length": "1024", "per_device_train_batch_size": "3"})
+    answer = reading(OPTIONS, given=by_set)
+    assert answer.request["training"]["seq_length"] == 1024
+    assert answer.request["plan"]["micro_batch_size"] == 3
+
+
+def test_options_of_argparse_may_be_cut_short() -> None:
+    given = GivenValues(arguments=("--len", "4096", "--batch=6", "--model", "Qwen/Qwen3-4B"))
+    request = reading(OPTIONS, given=given).request
+    assert request["training"]["seq_length"] == 4096
+    assert (request["plan"]["micro_batch_size"], request["model"]["num_layers"]) == (6, 36)
+    whole = OPTIONS.replace("ArgumentParser()", "ArgumentParser(allow_abbrev=False)")
+    assert "--set model_max_length=..." in why(whole, given=given)
+    twice = OPTIONS.replace('"--length"', '"--length-of-prompt", type=int, default=1)\n'
+                            '    parser.add_argument("--length"')  # fmt: skip
+    assert "--set model_max_length=..." in why(twice, given=given)
+
+
+def test_a_script_is_read_with_the_options_of_the_call_that_starts_it() -> None:
+    script = "torchrun --nproc_per_node 4 src/train.py --length 2048 --batch-size 16\n"
+    files = {"run.sh": script, "train.py": IMPORTS + OPTIONS}
+    request = read(files, parse_cluster("1x8xh100-sxm")).request
+    assert (request["plan"]["dp"], request["plan"]["micro_batch_size"]) == (4, 16)
+    assert request["training"]["seq_length"] == 2048
+    module = {**files, "run.sh": script.replace("src/train.py", "-m src.train")}
+    assert read(module, parse_cluster("1x8xh100-sxm")).request == request
+
+
+DATACLASSES = """\
+@dataclass
+class ModelArguments:
+    model_name_or_path: str = field(default="facebook/opt-1.3b")
+    lora: bool = False
+    targets: list = field(default_factory=lambda: ["q_proj", "k_proj"])
+
+@dataclass
+class Arguments(TrainingArguments):
+    model_max_length: int = field(default=768)
+    optim: str = "adamw_torch"
+
+def train():
+    parser = HfArgumentParser((ModelArguments, Arguments))
+    model_args, training_args = parser.parse_args_into_dataclasses()
+    model = AutoModelForCausalLM.from_pretrained(model_args.model_name_or_path)
+    if model_args.lora:
+        model = get_peft_model(model, LoraConfig(r=8, target_modules=model_args.targets))
+    Trainer(model=model, args=training_args).train()
+
+train()
+"""
+
+
+def test_dataclasses_with_transformers_own_arguments() -> None:
+    answer = reading(DATACLASSES)
+    assert answer.request["training"]["seq_length"] == 768
+    assert answer.request["plan"]["micro_batch_size"] == 8
+    assert "lora_rank" not in answer.request["training"]
+    call = "deepspeed --num_gpus 2 train.py --lora true --per_device_train_batch_size 3 --bf16\n"
+    files = {"run.sh": call, "train.py": IMPORTS + DATACLASSES}
+    request = read(files, parse_cluster("1x8xh100-sxm")).request
+    assert (request["plan"]["dp"], request["plan"]["micro_batch_size"]) == (2, 3)
+    assert request["training"]["lora_targets"] == ["q_proj", "k_proj"]
+
+
+def test_a_configuration_that_the_script_opens() -> None:
+    text = """\
+def load(path="configs/sft.yaml"):
+    with open(path) as file:
+        return yaml.safe_load(file)
+
+cfg = load()
+t = cfg["training"]
+model = AutoModelForCausalLM.from_pretrained(cfg["model"].get("name", "gpt2"))
+trainer = SFTTrainer(model=model, args=SFTConfig(
+    "out", per_device_train_batch_size=t["batch"], max_length=t["length"], bf16=True,
+    gradient_checkpointing=t.get("checkpoints", False)))
+"""
+    config = "model:\n  name: Qwen/Qwen2.5-0.5B\ntraining:\n  batch: 5\n  length: 300\n"
+    request = reading(text, files={"sft.yaml": config}).request
+    assert (request["training"]["seq_length"], request["plan"]["micro_batch_size"]) == (300, 5)
+    assert request["plan"].get("recompute", "none") == "none"
+    alone = why(text)
+    assert "add --model NAME" in alone
+    assert "what configs/sft.yaml, which is not among the files, says" in alone
+
+
+def test_modules_and_configurations_beside_a_script_are_found(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "settings.py").write_text(
+        'import transformers\nNAME = "Qwen/Qwen2.5-7B"\nclass Sizes:\n    batch = 6\n'
+    )
+    script = tmp_path / "train.py"
+    script.write_text(
+        IMPORTS + "from src.settings import NAME, Sizes\n"
+        "SFTTrainer(model=NAME, args=SFTConfig('out', max_length=1024, bf16=True,\n"
+        "           per_device_train_batch_size=Sizes.batch))\n"
+    )
+    files, where = launch_at([str(script)])
+    assert set(files) == {"train.py", "settings.py"}
+    assert [Path(one).name for one in where] == ["train.py", "settings.py"]
+    request = read(files, parse_cluster("1x1xh100-sxm")).request
+    assert request["plan"]["micro_batch_size"] == 6
+    shell = tmp_path / "run.sh"
+    shell.write_text("accelerate launch --num_processes 2 train.py\n")
+    assert set(launch_at([str(shell)])[0]) == {"run.sh", "train.py", "settings.py"}
+
+
+def test_objects_with_methods() -> None:
+    text = """\
+class Tuner:
+    base = "Qwen/Qwen2.5-3B"
+
+    def __init__(self, batch, length=512):
+        self.batch, self.length = batch, length
+        self.model = None
+
+    @property
+    def rank(self):
+        return self.batch * 2
+
+    def load(self):
+        self.model = AutoModelForCausalLM.from_pretrained(self.base)
+        self.model = get_peft_model(self.model, LoraConfig(r=self.rank))
+
+    def train(self):
+        args = SFTConfig("out", per_device_train_batch_size=self.batch, max_length=self.length)
+        SFTTrainer(model=self.model, args=args).train()
+
+tuner = Tuner(4)
+tuner.load()
+tuner.train()
+"""
+    request = reading(text).request
+    assert (request["plan"]["micro_batch_size"], request["training"]["lora_rank"]) == (4, 8)
+    assert request["training"]["seq_length"] == 512
+
+
+def test_dpo_and_rewards_take_two_sequences_a_sample() -> None:
+    text = """\
+args = DPOConfig("out", per_device_train_batch_size=2, bf16=True)
+DPOTrainer(AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-7B"), args=args)
+"""
+    request = reading(text).request
+    assert (request["training"]["loss"], request["plan"]["micro_batch_size"]) == ("dpo", 4)
+    assert request["training"]["seq_length"] == 1024
+    older = text.replace("DPOConfig", "TrainingArguments")
+    assert reading(older).request["training"]["loss"] == "dpo"
+
+
+def test_of_grpo_the_training_is_read() -> None:
+    text = """\
+args = GRPOConfig("out", per_device_train_batch_size=4, max_completion_length=1024, bf16=True,
+                  num_generations=4, beta=0.0)
+GRPOTrainer(model="Qwen/Qwen2.5-7B", args=args, reward_funcs=[len])
+"""
+    answer = reading(text)
+    assert answer.request["training"]["seq_length"] == 512 + 1024
+    assert "only the training of GRPO is read" in said(answer)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("from trl import PPOConfig\nPPOConfig()\nSFTConfig\n", "also generates samples"),
+        ("from trl import ORPOConfig\nORPOConfig()\nSFTConfig\n", "the loss of ORPOConfig"),
+        ("from transformers import AutoModelForSequenceClassification as A\n"
+         "Trainer(model=A.from_pretrained('gpt2'), args=TrainingArguments('x'))\n",
+         "AutoModelForSequenceClassification is no decoder"),
+        ("from peft import PromptTuningConfig\nPromptTuningConfig()\n"
+         "SFTTrainer(model='gpt2', args=SFTConfig('x'))\n", "adds parts to the model"),
+        ("SFTTrainer(AutoModelForCausalLM.from_pretrained(f()), args=SFTConfig('x'))\n",
+         "add --model NAME"),
+        ("SFTTrainer(model='gpt2', args=SFTConfig('x', per_device_train_batch_size=f()))\n",
+         "--set per_device_train_batch_size="),
+        ("SFTTrainer(model='gpt2', args=SFTConfig('x', max_length=f()))\n",
+         "--set model_max_length="),
+        ("from other import load\nm, t = load('gpt2')\n"
+         "SFTTrainer(model=m, args=SFTConfig('x', max_length=64))\n", "what makes m, all of"),
+        ("def helper(): pass\nSFTConfig\n", "it makes no arguments of a Trainer"),
+        ("from mine import SFTConfig\nSFTConfig(max_length=1)\n",
+         "it makes no arguments of a Trainer"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_said(text: str, reason: str) -> None:
+    assert reason in why(text)
+
+
+def test_how_a_model_is_tuned_that_another_module_makes_may_be_given() -> None:
+    text = "m = made()\nSFTTrainer(model=m, args=SFTConfig('x', max_length=64, bf16=True))\n"
+    for kind, rank in (("full", 0), ("lora", 8)):
+        given = GivenValues({"finetuning_type": kind, "model_name_or_path": "Qwen/Qwen2.5-7B"})
+        answer = reading(text, given=given)
+        assert answer.request["training"].get("lora_rank", 0) == rank
+
+
+def test_a_function_that_nothing_calls_is_taken_to_be_the_start() -> None:
+    answer = reading(SFT.replace('if __name__ == "__main__":\n    main()\n', ""))
+    assert "main of train.py is taken to be what is called" in said(answer)
+    assert answer.request["training"]["global_batch_size"] == 64
+
+
+def test_a_length_that_a_function_has_by_default_is_that_of_the_samples() -> None:
+    text = PLAIN.replace("def tokenize(sample):", "def tokenize(sample, max_seq_length=384):")
+    text = text.replace("max_length=512", "max_length=max_seq_length")
+    assert reading(text).request["training"]["seq_length"] == 384
+
+
+def test_a_field_may_have_the_name_of_a_constant() -> None:
+    text = SFT.replace(
+        "RANK = 8 * 2",
+        "RANK = 8 * 2\nbatch = 6\n@dataclass\nclass Sizes:\n    batch: int = batch\n",
+    )
+    text = text.replace(
+        "per_device_train_batch_size=4", "per_device_train_batch_size=Sizes().batch"
+    )
+    assert reading(text).request["plan"]["micro_batch_size"] == 6
+
+
+FROZEN = """\
+for name, weight in trainer.model.named_parameters():
+    weight.requires_grad = "lm_head" in name
+"""
+
+
+@pytest.mark.parametrize(
+    "frozen",
+    [
+        FROZEN,
+        "model.requires_grad_(False)",
+        "for one in model.parameters(): one.requires_grad = False",
+    ],
+)
+def test_weights_that_a_script_freezes_itself_are_refused(frozen: str) -> None:
+    assert "which weights a script freezes itself is not followed" in why(PLAIN + frozen)
+    given = GivenValues({"finetuning_type": "full"})
+    assert reading(PLAIN + frozen, given=given).request["training"]["seq_length"] == 512
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PLAIN + "\nfor one in ref_model.parameters(): one.requires_grad = False",
+        PLAIN.replace("trainer =", "other = AutoModelForCausalLM.from_pretrained('gpt2')\n"
+                      "other.requires_grad_(False)\ntrainer ="),
+        SFT.replace("    config =", "    for one in model.parameters(): one.requires_grad = False\n"
+                    "    config ="),
+    ],
+)  # fmt: skip
+def test_weights_of_other_models_and_under_adapters_may_be_frozen(text: str) -> None:
+    assert reading(text).request["training"]
+
+
+def test_adapters_at_modules_that_starcoder_2_lacks_are_not_costed() -> None:
+    text = SFT.replace("Qwen/Qwen2.5-7B-Instruct", "bigcode/starcoder2-3b")
+    for listed, found in (
+        ('["q_proj", "gate_proj", "up_proj", "down_proj"]', ["q_proj"]),
+        ('["o_proj", "c_fc", "c_proj"]', ["o_proj", "up_proj", "down_proj"]),
+    ):
+        answer = reading(text.replace('["q_proj", "v_proj"]', listed))
+        assert answer.request["training"]["lora_targets"] == found
+        assert ("StarCoder 2 has no gate_proj" in said(answer)) == ("gate_proj" in listed)
+
+
+def test_a_step_of_its_own_is_said() -> None:
+    own = "class Ranked(Trainer):\n    def compute_loss(self, model, inputs): ...\n"
+    found = said(reading(own + PLAIN.replace("trainer = Trainer(", "trainer = Ranked(")))
+    assert "compute_loss of Ranked is its own" in found
+    other = "from grit.trainer import GritTrainer\n"
+    found = said(reading(other + PLAIN.replace("trainer = Trainer(", "trainer = GritTrainer(")))
+    assert "GritTrainer is not among the files" in found
+    assert "costed as" not in said(reading(PLAIN))
+
+
+def test_of_several_trainers_the_last_is_read() -> None:
+    first = 'SFTTrainer(model="gpt2", args=SFTConfig("a", max_length=64))\n'
+    answer = reading(first + SFT)
+    assert answer.request["training"]["seq_length"] == 2048
+    assert "of 2 trainers in train.py the last one is read" in said(answer)
+
+
+def test_a_notebook_is_its_cells() -> None:
+    head, _, rest = (IMPORTS + SFT).partition("def main")
+    cells = [
+        {"cell_type": "markdown", "source": ["# Tuning"]},
+        {"cell_type": "code", "source": ["%pip install trl\n", "!nvidia-smi\n", head]},
+        {"cell_type": "code", "source": "%%bash\nls\n"},
+        {"cell_type": "code", "source": f"def main{rest}", "outputs": ["x" * 20_000]},
+    ]
+    text = json.dumps({"cells": cells}, indent=1)
+    request = read({"tune.ipynb": text}, parse_cluster("1x8xh100-sxm")).request
+    assert request == {**reading(SFT).request, "guessed": request["guessed"]}
+    framework = frameworks.get("accelerate")
+    assert framework.read is not None
+    found = framework.read({"tune.ipynb": text}, 8).find("--per_device_train_batch_size")
+    assert found is not None
+    assert "per_device_train_batch_size=4" in text.splitlines()[found.line - 1]
+    with pytest.raises(RequestError, match="no notebook"):
+        read({"tune.ipynb": "SFTConfig"}, parse_cluster("1x8xh100-sxm"))
+
+
+def test_settings_keep_the_lines_of_their_arguments() -> None:
+    framework = frameworks.get("accelerate")
+    assert framework.read is not None
+    text = IMPORTS + SFT
+    found = framework.read({"train.py": text}, 8)
+    for name, stands in (
+        ("--lora_r", "r=RANK"),
+        ("--gradient_accumulation_steps", "gradient_accumulation_steps=2"),
+        ("--model_name_or_path", "from_pretrained"),
+    ):
+        one = found.find(name)
+        assert one is not None
+        assert stands in text.splitlines()[one.line - 1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f(): return f()\nf()\n",
+        "def f(x): return f(x) + f(x)\nf(1)\n",
+        "x = 'a' * 99999\nfor i in range(16):\n    x = x + x\n",
+        "x = [0] * 99999\nfor i in range(16):\n    x = x + x\n",
+        "x = 'a' * 90000\ny = x.join([x] * 90000)\n",
+        "class A(A): pass\nA()\n",
+        "def f(g): return g(g)\nf(f)\n",
+        "x = {}\nx['x'] = x\nx.update(x)\n",
+        "while True: pass\n",
+        "[[1 for a in range(99999)] for b in range(99999)]\n",
+        "f = lambda g: g(g)\nf(f)\n",
+        "class B:\n    def __init__(self): B()\nB()\n",
+        "from train import *\nimport train\n",
+        "def d(n=10**9): return [n] * n\nd()\n",
+    ],
+)
+def test_hostile_scripts_end(text: str) -> None:
+    with pytest.raises(RequestError):
+        reading(text + "SFTConfig\n")
