@@ -129,12 +129,15 @@ def _linted(
 
 def _show(answer: LintAnswer, texts: Mapping[str, str], json: bool) -> None:
     from cost_models.parameters import total_parameters
+    from planner.frameworks.given_values import SCRIPTS
     from planner.inputs.requests.models import parse_model
     from planner.presentation.terminal import output
     from planner.presentation.terminal.lint_screen import lint_screen
 
     trained, _ = parse_model(answer.request["model"])
-    draw = partial(lint_screen, answer, total_parameters(trained), next(iter(texts)))
+    scripts = (name for name in texts if name.endswith(SCRIPTS))
+    main = next(scripts, next(iter(texts)))
+    draw = partial(lint_screen, answer, total_parameters(trained), main)
     output.show(answer, json, draw)
 
 
