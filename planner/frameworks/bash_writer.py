@@ -70,9 +70,10 @@ def export(flag: Flag) -> str:
 def header(title: str, versions: str, request: PlanRequest, plan: ParallelPlan) -> str:
     """Comments: framework, model, cluster, and the products that give the ranks and the batch."""
     context = Context(request.model, request.cluster, request.training)
+    ranks = "1 accelerator" if plan.accelerators == 1 else f"{plan.accelerators} accelerators"
     lines = (
-        f"{title} ({versions})",
-        f"{request.model.name} on {request.cluster.name}: {plan.accelerators} accelerators = "
+        f"{title} ({versions.removeprefix(title).lstrip()})",
+        f"{request.model.name} on {request.cluster.name}: {ranks} = "
         f"tp {plan.tp} x cp {plan.cp} x pp {plan.pp} x dp {plan.dp}",
         f"train_batch {request.training.global_batch_size} = micro_batch {plan.micro_batch_size} "
         f"* accumulation {accumulation(context, plan)} * dp {plan.dp}",
