@@ -18,6 +18,8 @@ BUNDLE="${BASH_SOURCE[0]%/*}"
 [ -d "$BUNDLE" ] || BUNDLE=.\
 """
 
+_CHECKPOINT = "weights and a tokenizer"
+
 
 def comment(text: str) -> str:
     """One comment line."""
@@ -65,6 +67,22 @@ def export(flag: Flag) -> str:
     """An environment variable with its why."""
     (value,) = flag.words[1:]
     return f"export {flag.name}={word(value)}  {comment(flag.why)}"
+
+
+def checkpoint(hub_name: str) -> str:
+    """Lines that set MODEL: by default a name on Hugging Face, or the script's folder.
+
+    hub_name: empty where none is known.  The folder has a config.json, and weights if someone has
+    put them there: without them the script stops.
+    """
+    if hub_name:
+        return f'MODEL="${{MODEL:-{hub_name}}}"  # on Hugging Face, or a folder with {_CHECKPOINT}'
+    return f"""\
+MODEL="${{MODEL:-$BUNDLE}}"  # a name on Hugging Face, or a folder with {_CHECKPOINT}
+if [ "$MODEL" = "$BUNDLE" ] && ! compgen -G "$BUNDLE/*.safetensors" > /dev/null; then
+  echo "set MODEL: a name on Hugging Face, or a folder with {_CHECKPOINT}" >&2
+  exit 1
+fi"""
 
 
 def header(title: str, versions: str, request: PlanRequest, plan: ParallelPlan) -> str:

@@ -26,7 +26,8 @@ from planner.frameworks.yaml_files import Row
 ACCUMULATION = "gradient_accumulation_steps"
 NEEDS = Note(
     code="needs",
-    text="MODEL is a folder with weights and a tokenizer; the data set in config.yaml is a sample.",
+    text="MODEL is a name on Hugging Face or a folder with weights and a tokenizer; the data set "
+    "in config.yaml is a sample.",
 )
 
 

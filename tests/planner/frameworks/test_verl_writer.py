@@ -57,7 +57,7 @@ def test_the_first_node_submits_and_the_others_join(tmp_path: Path) -> None:
     written(tmp_path, made)
     answered = joining(tmp_path, [0, 8, 16])
     head, submit = run_script(
-        tmp_path, made.main, ("ray",), {"NODE_RANK": "0", "MASTER_ADDR": "node-0"}
+        tmp_path, made.main, ("ray",), {"NODE_RANK": "0", "MASTER_ADDR": "node-0", "MODEL": "here"}
     )
     assert answered.read_text() == "0\n8\n16\n"
     assert head[:3] == ["ray", "start", "--head"]
@@ -67,7 +67,7 @@ def test_the_first_node_submits_and_the_others_join(tmp_path: Path) -> None:
     assert "actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=4" in call
     assert {"trainer.nnodes=2", "trainer.n_gpus_per_node=8"} < set(call)
     (joined,) = run_script(
-        tmp_path, made.main, ("ray",), {"NODE_RANK": "1", "MASTER_ADDR": "node-0"}
+        tmp_path, made.main, ("ray",), {"NODE_RANK": "1", "MASTER_ADDR": "node-0", "MODEL": "here"}
     )
     assert joined[:4] == ["ray", "start", "--address", "node-0:6379"]
 
