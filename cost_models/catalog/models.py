@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Any
 from cost_models import plugins
 from cost_models.catalog.names import normal, resolve
 from cost_models.spec import ModelSpec
+
+# Where a source is a configuration on Hugging Face, or names its page there.
+_HUB_NAME = re.compile(r"(?:config\.json of |huggingface\.co/)([\w.-]+/[\w.-]*\w)")
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,13 @@ class ModelEntry:
     expected_parameters: int
     expected_active_parameters: int | None
     spec: ModelSpec
+
+    @property
+    def hub_name(self) -> str:
+        """Its name on Hugging Face as its source spells it; empty where that states none."""
+        found = _HUB_NAME.search(self.source)
+        known = found is not None and normal(found[1]) in map(normal, self.aliases)
+        return found[1] if found is not None and known else ""
 
 
 @cache
@@ -66,6 +77,12 @@ def _by_id() -> dict[str, ModelEntry]:
 @cache
 def _ids_by_alias() -> dict[str, str]:
     return {normal(alias): entry.id for entry in models() for alias in (entry.id, *entry.aliases)}
+
+
+def hub_name(spec: ModelSpec) -> str:
+    """The name on Hugging Face of the preset that a model is; empty if it is none, or has none."""
+    entry = _by_id().get(spec.name)
+    return entry.hub_name if entry is not None and entry.spec == spec else ""
 
 
 def model(name: str) -> ModelSpec:

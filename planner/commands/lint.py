@@ -128,12 +128,15 @@ def _linted(
 
 def _show(answer: LintAnswer, texts: Mapping[str, str], json: bool) -> None:
     from cost_models.parameters import total_parameters
+    from planner.frameworks.given_values import SCRIPTS
     from planner.inputs.requests.models import parse_model
     from planner.presentation.terminal import output
     from planner.presentation.terminal.lint_screen import lint_screen
 
     trained, _ = parse_model(answer.request["model"])
-    draw = partial(lint_screen, answer, total_parameters(trained), next(iter(texts)))
+    scripts = (name for name in texts if name.endswith(SCRIPTS))
+    main = next(scripts, next(iter(texts)))
+    draw = partial(lint_screen, answer, total_parameters(trained), main)
     output.show(answer, json, draw)
 
 
@@ -143,21 +146,26 @@ def _write(
     """Shows or writes mended files; what must be done by hand goes to standard error."""
     from planner.answers.lint.fixes import difference
 
-    if better is None:
+    if better is None or not better.changes:
+        print("nothing is changed: no better plan of this framework is known here", file=sys.stderr)
         return
     if diff:
         print(difference(texts, {**texts, **better.files}), end="")
     for change in better.by_hand:
         value = f" {change.after}" if change.after else ""
         what = "remove" if change.after is None else "set"
-        print(f"by hand: {what} {change.option}{value}: {change.why}", file=sys.stderr)
-    if better.changes and not better.files:
+        instead = f" for {change.misspelled}" * bool(change.misspelled)
+        print(f"by hand: {what} {change.option}{value}{instead}: {change.why}", file=sys.stderr)
+    if not better.files:
         text = "no file is changed: these changes cannot be made in its text without breaking it"
         print(text, file=sys.stderr)
     for path, name in zip(paths, texts, strict=True):
         if fix and name in better.files:
             Path(path).write_text(better.files[name], encoding="utf-8")
             print(f"changed: {path}", file=sys.stderr)
+    for one in better.stays:
+        place = f"{one.file}:{one.line}" if one.line else one.file
+        print(f"left: {one.code} {place} {one.option}: {one.text}", file=sys.stderr)
 
 
 def read(

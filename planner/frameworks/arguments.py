@@ -132,7 +132,8 @@ class Arguments:
             self.unknown.append(setting)
             if near := self.nearest(name):
                 text = f"has no option {name}; the nearest is {near[0]}"
-                self.refuse_at(setting, f"{self.title} ({self.span()}) {text}")
+                meant = near[0] if len(near) == 1 else ""
+                self.refuse_at(setting, f"{self.title} ({self.span()}) {text}", meant)
             return
         self.given[name] = setting
         if not all(value.known for value in values):
@@ -150,14 +151,15 @@ class Arguments:
                 return
 
     def nearest(self, name: str) -> list[str]:
-        """The known option that an unknown one may be a slip of."""
+        """The known options that an unknown one may be a slip of, the nearest first."""
         if self.own or len(self.unknown) > MOST_LOOKED_UP:
             return []
-        return get_close_matches(name, self.known, 1, MISSPELLING_SIMILARITY)
+        return get_close_matches(name, self.known, 2, MISSPELLING_SIMILARITY)
 
-    def refuse_at(self, setting: Setting, text: str) -> None:
+    def refuse_at(self, setting: Setting, text: str, meant: str = "") -> None:
+        """Adds a refusal of one setting; meant: the one option that it may be a slip of."""
         reason = Reason(code="framework_unsupported", text=text)
-        self.refusals.append(Refusal(reason=reason, setting=setting))
+        self.refusals.append(Refusal(reason=reason, setting=setting, meant=meant))
 
     def span(self) -> str:
         first, last = self.versions[0], self.versions[-1]

@@ -18,6 +18,8 @@ BUNDLE="${BASH_SOURCE[0]%/*}"
 [ -d "$BUNDLE" ] || BUNDLE=.\
 """
 
+_CHECKPOINT = "weights and a tokenizer"
+
 
 def comment(text: str) -> str:
     """One comment line."""
@@ -67,12 +69,29 @@ def export(flag: Flag) -> str:
     return f"export {flag.name}={word(value)}  {comment(flag.why)}"
 
 
+def checkpoint(hub_name: str) -> str:
+    """Lines that set MODEL: by default a name on Hugging Face, or the script's folder.
+
+    hub_name: empty where none is known.  The folder has a config.json, and weights if someone has
+    put them there: without them the script stops.
+    """
+    if hub_name:
+        return f'MODEL="${{MODEL:-{hub_name}}}"  # on Hugging Face, or a folder with {_CHECKPOINT}'
+    return f"""\
+MODEL="${{MODEL:-$BUNDLE}}"  # a name on Hugging Face, or a folder with {_CHECKPOINT}
+if [ "$MODEL" = "$BUNDLE" ] && ! compgen -G "$BUNDLE/*.safetensors" > /dev/null; then
+  echo "set MODEL: a name on Hugging Face, or a folder with {_CHECKPOINT}" >&2
+  exit 1
+fi"""
+
+
 def header(title: str, versions: str, request: PlanRequest, plan: ParallelPlan) -> str:
     """Comments: framework, model, cluster, and the products that give the ranks and the batch."""
     context = Context(request.model, request.cluster, request.training)
+    ranks = "1 accelerator" if plan.accelerators == 1 else f"{plan.accelerators} accelerators"
     lines = (
-        f"{title} ({versions})",
-        f"{request.model.name} on {request.cluster.name}: {plan.accelerators} accelerators = "
+        f"{title} ({versions.removeprefix(title).lstrip()})",
+        f"{request.model.name} on {request.cluster.name}: {ranks} = "
         f"tp {plan.tp} x cp {plan.cp} x pp {plan.pp} x dp {plan.dp}",
         f"train_batch {request.training.global_batch_size} = micro_batch {plan.micro_batch_size} "
         f"* accumulation {accumulation(context, plan)} * dp {plan.dp}",

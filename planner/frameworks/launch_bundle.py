@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from cost_models.catalog import models
 from cost_models.package_files import filled, text
 from cost_models.plans import ParallelPlan
 from planner.constraints import Rule
@@ -72,6 +73,7 @@ class Launch:
             "head": self.head(request, plan),
             "rendezvous": bash_writer.rendezvous(count),
             "bundle": bash_writer.BUNDLE,
+            "checkpoint": bash_writer.checkpoint(models.hub_name(request.model)),
             "variables": bash_writer.overridable(options),
             "exports": "\n".join(map(bash_writer.export, variables)),
             "launch": bash_writer.torchrun(each),

@@ -1,4 +1,4 @@
-"""Files that a launch names and that lie beside it: configurations, settings, other scripts."""
+"""Files that a launch names and that lie beside it: configurations, settings, scripts, programs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ _KINDS = (".yaml", ".yml", ".json", ".toml", ".sh", ".bash", ".env")
 _BETWEEN = re.compile(r"[^\w./~${}+-]+")
 _LONGEST = 300  # characters of a path
 _SOURCED = re.compile(r"(?:^|[;&|]\s*|\s)(?:source|\.)\s+[\"']?([^\s\"';&|]+)", re.MULTILINE)
-# The folder of a model, whose shapes are in its config.json.
+# The folder of a model, whose shapes are in its config.json; a dot: the launch's own.
 _MODEL = re.compile(
     r"""(?<!\w)(?<!\w-)(?:model_name_or_path|base_model|model(?:[._]path)?|pretrain(?:ed_model)?)"""
-    r"""["']?(?:\s*[:=]|\s)\s*["']?([\w./~${}+-]*/[\w./~${}+-]*)"""
+    r"""["']?(?:\s*[:=]|\s)\s*["']?([\w./~${}+-]*/[\w./~${}+-]*|\.(?=["'\s]|$))"""
 )
+_CONFIG = ["config.json"]
 # Hydra's option for a YAML, by its name without the ending.
 _CONFIG_NAME = re.compile(r"--config[-_]name[= ][\"']?([\w-]+)\b(?!\.)")
 _CONFIG_OF_TUNE = re.compile(r"--config[= ]([\w/-]+)(?![\w./-])")
+# torchtitan's option for a registry module, which it imports.
+_MODULE = re.compile(r"--module[= ](\w+)\b(?!\.)")
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _DATA = (".yaml", ".yml", ".toml")
 _ENTERED = re.compile(r"(?:^|[;&]\s*)cd\s+([\w./-]+)", re.MULTILINE)
@@ -48,19 +51,24 @@ class NamedFile(NamedTuple):
 
 
 def named_files(
-    files: Mapping[str, str], paths: Sequence[str], most_files: int, most_bytes: int
+    files: Mapping[str, str],
+    paths: Sequence[str],
+    most_files: int,
+    most_bytes: int,
+    programs: bool = False,
 ) -> dict[str, NamedFile]:
     """Files that these name and that are not among them, by the names that readers look for.
 
     paths: where the files lie, the launch first.  Only files of its repository are opened, or of
     its folder and those above it where it is in none; at most so many and so large with the given.
+    programs: of Python too, which a launch starts.
     """
     folder = Path(paths[0]).resolve().parent
     roots = _roots(folder)
     known, found = dict(files), dict[str, NamedFile]()
     seen = {Path(path).resolve() for path in paths}
     for _ in range(_MOST_ROUNDS):
-        fresh = [path for path in _existing(_names(known), roots) if path not in seen]
+        fresh = [path for path in _existing(_names(known, programs), roots) if path not in seen]
         for path in fresh:
             # Readers look a file up by the last part of its path.
             name = path.name
@@ -83,9 +91,9 @@ def _roots(folder: Path) -> list[Path]:
     return above[: (min(_MOST_ABOVE, len(above) - 2) if ends is None else ends) + 1]
 
 
-def _names(files: Mapping[str, str]) -> list[str]:
+def _names(files: Mapping[str, str], programs: bool) -> list[str]:
     """Names of files in the words of the calls and in configurations, as they are written."""
-    found = chain(_called(files), _stated(files))
+    found = chain(_called(files), _stated(files), _programs(files) if programs else ())
     return list(dict.fromkeys(found))[:_MOST_NAMES]
 
 
@@ -110,10 +118,14 @@ def _called(files: Mapping[str, str]) -> Iterator[str]:
             for word in words:
                 yield from _paths(word)
             yield from _models(" ".join(words))
+            variables = call.environment.items()
+            folders = (value for name, value in variables if "MODEL" in name)
+            yield from _models(" ".join(f"model {folder}" for folder in folders))
             yield from (f"{name}.yaml" for name in _CONFIG_NAME.findall(" ".join(words)))
             if "tune" in words:
                 named = _CONFIG_OF_TUNE.findall(" ".join(words))
                 yield from (f"recipes/configs/{name}.yaml" for name in named)
+            yield from (f"{name}.py" for name in _MODULE.findall(" ".join(words)))
             if "-d" in words[:-1]:  # GPT-NeoX's folder of the configurations that follow
                 folder = words[words.index("-d") + 1]
                 yield from (f"{folder}/{word}" for word in words if word.endswith(_DATA))
@@ -131,6 +143,16 @@ def _of_python(text: str) -> Iterator[str]:
         base = (module or alone).replace(".", "/")
         inside = (one.strip() for one in names.split(","))
         yield from (f"{base}.py", *(f"{base}/{one}.py".lstrip("/") for one in inside if one))
+
+
+def _programs(files: Mapping[str, str]) -> Iterator[str]:
+    """The Python files that calls start."""
+    for name in scripts(files):
+        try:
+            launches = evaluate(files, name).launches
+        except Unreadable:
+            continue
+        yield from (call.program.text for call in launches if call.program.text.endswith(".py"))
 
 
 def _stated(files: Mapping[str, str]) -> Iterator[str]:
@@ -169,7 +191,7 @@ def _existing(names: Iterable[str], roots: Sequence[Path]) -> Iterator[Path]:
         for count in range(said, 0, -1):
             tail = parts[len(parts) - count :]
             sure = count > 1 or (whole and count == len(parts))
-            near = roots if sure else roots[: tail != ["config.json"]]
+            near = roots if sure and tail != _CONFIG else roots[: sure or tail != _CONFIG]
             found = (root.joinpath(*tail).resolve() for root in near)
             path = next((one for one in found if one.is_relative_to(top) and one.is_file()), None)
             if path is not None:

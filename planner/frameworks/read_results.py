@@ -36,10 +36,14 @@ class Setting(Spec):
 
 
 class Refusal(Spec):
-    """An error that the framework itself would raise at the start, and the setting it is about."""
+    """An error that the framework itself would raise at the start, and the setting it is about.
+
+    meant: the one option that a misspelled one may stand for; empty: none, or several.
+    """
 
     reason: Reason
     setting: Setting | None = None
+    meant: str = ""
 
 
 class Reading(Spec):

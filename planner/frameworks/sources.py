@@ -54,10 +54,13 @@ def files_at(paths: Sequence[str]) -> dict[str, str]:
 def launch_at(paths: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """The text of files by their names, and of files that these name and that lie near.
 
-    Second: where all of them lie, in the same order.  Raises RequestError.
+    The Python files that they start are among these where no framework knows the launch without
+    them.  Second: where all of them lie, in the same order.  Raises RequestError.
     """
     files = files_at(paths)
     found = named_files(files, paths, MOST_FILES, MOST_BYTES)
+    if not _known_by({**files, **{name: one.text for name, one in found.items()}}):
+        found = named_files(files, paths, MOST_FILES, MOST_BYTES, programs=True)
     texts = files | {name: one.text for name, one in found.items()}
     return texts, [*paths, *(str(one.path) for one in found.values())]
 
@@ -120,8 +123,7 @@ def framework_of(files: Mapping[str, str], named: str | None) -> Framework:
         return framework
     if trainer := unread_trainers.known_trainer(files, first=True):
         raise refuse("/files", "no_framework", trainer)
-    readable = [one for one in map(frameworks.get, frameworks.FRAMEWORKS) if one.read is not None]
-    found = [one for one in readable if one.recognises(files)]
+    readable, found = _readable(), _known_by(files)
     if len(found) == 1:
         return found[0]
     names = ", ".join(one.name for one in found or readable)
@@ -129,6 +131,15 @@ def framework_of(files: Mapping[str, str], named: str | None) -> Framework:
         detail = f"a launch of {names}: name one as the framework"
         raise refuse("/files", "no_framework", detail)
     raise _none_found(readable, names, files)
+
+
+def _readable() -> list[Framework]:
+    return [one for one in map(frameworks.get, frameworks.FRAMEWORKS) if one.read is not None]
+
+
+def _known_by(files: Mapping[str, str]) -> list[Framework]:
+    """The frameworks that recognise the files as a launch of theirs."""
+    return [one for one in _readable() if one.recognises(files)]
 
 
 def _none_found(

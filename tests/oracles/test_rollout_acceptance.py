@@ -20,7 +20,7 @@ from planner.answers.reinforcement.emission import files
 from planner.answers.reinforcement.parsing import parse_reinforcement
 from planner.frameworks.base import Bundle
 from planner.frameworks.step_trainers import TRAINERS, Trainer
-from tests.fixtures.launches import run_script, written
+from tests.fixtures.launches import joining, run_script, written
 from tests.tools.checkouts import MEGATRON_LM, checkout, environment, megatron_lm_versions
 
 HERE = Path(__file__).parent
@@ -130,8 +130,14 @@ def submitted(bundle: Bundle, folder: Path) -> list[str]:
     """The words that Ray's job hands to the program."""
     folder.mkdir()
     written(folder, bundle)
-    variables = {"NODE_RANK": "0", "MASTER_ADDR": "node-0", "REF_LOAD": str(folder)}
-    _, submit = run_script(folder, bundle.main, variables=variables)
+    variables = {
+        "NODE_RANK": "0",
+        "MASTER_ADDR": "node-0",
+        "REF_LOAD": str(folder),
+        "MODEL": "here",
+    }
+    joining(folder, [1_000_000])  # accelerators of all nodes, for verl
+    _, submit = run_script(folder, bundle.main, ("ray",), variables)
     start = submit.index("python3") + 1
     return submit[start + (2 if submit[start] == "-m" else 1) :]
 

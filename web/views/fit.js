@@ -107,7 +107,11 @@ function Method({ row, found }) {
     <td>${row.longest_seq_length === null ? html`<span class="muted">${helps(row)}</span>` : count(row.longest_seq_length)}</td></tr>`;
 }
 
-const helps = ({ change }) => (change ? `fits with ${Object.entries(change.set).map(([name, value]) => (name === "nodes" ? `${count(value)} such nodes` : `${name} ${value}`)).join(", ")}` : "none");
+const helps = ({ change, host_bytes: host }) => {
+  const ways = host === null ? [] : [`the optimizer in ${bytes(host, units.value)} of host memory`];
+  if (change) ways.push(Object.entries(change.set).map(([name, value]) => (name === "nodes" ? `${count(value)} such nodes` : `${name} ${value}`)).join(", "));
+  return ways.length ? `fits with ${ways.join(", or ")}` : "none";
+};
 
 function Cell({ cell, found }) {
   const spare = bytes(Math.abs(cell.spare_bytes), units.value);

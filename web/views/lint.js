@@ -83,7 +83,7 @@ export default function Lint() {
           </div>
         </section>
         ${!refusal.value && found && html`
-          <${Better} title="Fewest changes that run" better=${found.mended} />
+          <${Better} title=${mendedTitle(found.mended)} better=${found.mended} />
           ${!sameBetter(found.best, found.mended) && html`<${Better} title="A faster plan" better=${found.best} gain=${found.gain} />`}
           <${Findings} found=${found} />
           <${Rest} found=${found} />`}
@@ -93,6 +93,11 @@ export default function Lint() {
 
 /* Whether the files have changed since they were judged. */
 const changedSince = () => files.value.some(({ name, text }) => judged.value?.[name] !== text);
+
+const mendedTitle = (mended) => {
+  const stays = mended?.stays.length ?? 0;
+  return stays ? `Fewest changes to the plan; ${stays} error${stays > 1 ? "s stay" : " stays"}` : "Fewest changes that run";
+};
 
 const sameBetter = (a, b) => Boolean(a && b && JSON.stringify(a.report.plan) === JSON.stringify(b.report.plan));
 
@@ -194,7 +199,7 @@ function Better({ title, better, gain }) {
           const [mark, kind, verb] = sign(change);
           return html`<tr key=${change.option} class=${kind}>
             <td><span aria-label=${verb}>${mark}</span></td>
-            <th scope="row"><code>${change.option}</code></th>
+            <th scope="row"><code>${change.misspelled && html`<s>${change.misspelled}</s> `}${change.option}</code></th>
             <td><code>${change.before && change.after ? html`<s>${change.before}</s> ${change.after}` : change.after ?? change.before}</code></td>
             <td class="muted">${change.why}${change.line ? html` <span class="place">${change.file}:${change.line}</span>` : ""}</td></tr>`;
         })}</tbody>

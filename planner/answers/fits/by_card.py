@@ -16,6 +16,7 @@ from cost_models.training_cost import usd_per_million_tokens
 from planner.answers.fits.answer import Cell
 from planner.answers.fits.compute import TITLES, Tried, cell_of, chosen_trainer, tried
 from planner.answers.fits.request import FitRequest, Method, parse_fit
+from planner.answers.fits.trained_with import trained_with
 from planner.documents.formats import listed
 from planner.documents.plan_report import Answer, Document, Note
 from planner.documents.problems import Gathered, RequestError, refuse, shown, unknown_field
@@ -145,7 +146,7 @@ def fit_cards(asked: CardsRequest) -> CardsAnswer:
         trainers=trainers,
         reasons=reasons,
         rows=tuple(rows),
-        assumptions=tuple(_assumptions(trainers, rows)),
+        assumptions=(*_assumptions(trainers, rows), *_trained_with(asked, trainers)),
         fit_time_s=time.perf_counter() - began,
     )
 
@@ -190,6 +191,15 @@ def _cell(asked: FitRequest, method: Method, trainer: str, seq_length: int) -> C
     if plan is None:
         return None
     return cell_of(asked, one, seq_length, plan, fits=bool(outcome.best))
+
+
+def _trained_with(asked: CardsRequest, trainers: dict[Method, str]) -> Iterator[Note]:
+    """What each way trains with on the largest card, which chose its trainer."""
+    largest = asked.each[-1]
+    for method, trainer in trainers.items():
+        own = tried(largest, method, trainer, asked.cards.seq_length).request.training
+        said = trained_with(own, largest.training["global_batch_size"])
+        yield Note(code="trained_with", text=f"{TITLES[method]}: {said}")
 
 
 def _assumptions(trainers: dict[Method, str], rows: list[CardRow]) -> Iterator[Note]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import lcm
 from typing import Any
@@ -12,7 +12,9 @@ from cost_models.plans import ParallelPlan, Plans
 from planner import frameworks
 from planner.answers.fits.answer import Cell, FitAnswer, Row
 from planner.answers.fits.command import command_of
+from planner.answers.fits.last_with_room import last_with_room
 from planner.answers.fits.request import FitRequest, Method
+from planner.answers.fits.trained_with import trained_with, trained_with_notes
 from planner.answers.plans.competition import limited, prepared
 from planner.answers.plans.explain import report
 from planner.answers.plans.near_misses import near_misses
@@ -102,6 +104,7 @@ def fit(asked: FitRequest) -> FitAnswer:
         step(i, total)
         with within_a_step():
             rows.append(_row(asked, method, lengths))
+    rows = [_with_other_way(asked, row, rows) for row in rows]
     group = base.cluster.groups[0]
     return FitAnswer(
         request=asked.document(),
@@ -169,7 +172,22 @@ def _row(asked: FitRequest, method: Method, lengths: tuple[int, ...]) -> Row:
         cells=tuple(cells),
         longest_seq_length=None if longest is None else _longest(one, least, longest, far),
         change=_change(one, lengths[0], chosen.first) if longest is None else None,
+        trains_with=trained_with(one.request.training, asked.training["global_batch_size"]),
     )
+
+
+def _with_other_way(asked: FitRequest, row: Row, rows: list[Row]) -> Row:
+    """The row of full tuning with the way that fits on these cards where it does not."""
+    if row.method != "full" or row.longest_seq_length is not None or not row.cells:
+        return row
+    lengths = (row.cells[0].seq_length,)
+    tried = (one for one in rows if one.method == "full-offload")
+    other = next(tried, None) or _row(asked, "full-offload", lengths)
+    if other.longest_seq_length is None:
+        return row
+    host_bytes, known = other.cells[0].host_bytes, asked.base.cluster.groups[0].host_memory_bytes
+    fits = known is None or host_bytes <= known
+    return row.model_copy(update={"host_bytes": host_bytes}) if fits else row
 
 
 def _chosen(asked: FitRequest, method: Method, seq_length: int, far: int) -> _Chosen | str:
@@ -302,7 +320,7 @@ def _with_largest_micro_batch(one: Tried, seq_length: int, plan: ParallelPlan) -
     def spare(times: int) -> float:
         return _free_bytes(with_micro_batch(one.at(seq_length), of(times)), of(times))
 
-    return of(_last(spare, 1, MOST_MICRO_BATCH // one.together))
+    return of(last_with_room(spare, 1, MOST_MICRO_BATCH // one.together))
 
 
 def with_micro_batch(request: PlanRequest, plan: ParallelPlan) -> PlanRequest:
@@ -316,32 +334,12 @@ def with_micro_batch(request: PlanRequest, plan: ParallelPlan) -> PlanRequest:
 
 def _longest(one: Tried, plan: ParallelPlan, fitting: int, most: int) -> int:
     """The longest sequence that fits with a plan, no shorter than one that fits with another."""
-    steps = _last(
+    steps = last_with_room(
         lambda steps: _free_bytes(one.at(steps * LENGTH_STEP), plan),
         fitting // LENGTH_STEP,
         most // LENGTH_STEP,
     )
     return max(fitting, steps * LENGTH_STEP)
-
-
-def _last(spare: Callable[[int], float], low: int, high: int) -> int:
-    """The last number of low to high that leaves something; low if none does.
-
-    The larger a number, the less it leaves.  That is nearly a line, so a number is tried where the
-    line through both ends is zero; every third time the middle, in case it is far from a line.
-    """
-    if high <= low or (missing := -spare(high)) <= 0.0:
-        return max(low, high)
-    left, tries = spare(low), 0
-    while left >= 0.0 and high - low > 1:
-        share = left / (left + missing) if (tries := tries + 1) % 3 else 0.5
-        tried = min(max(low + int(share * (high - low)), low + 1), high - 1)
-        found = spare(tried)
-        if found >= 0.0:
-            low, left = tried, found
-        else:
-            high, missing = tried, -found
-    return low
 
 
 def _change(one: Tried, seq_length: int, outcome: Outcome) -> Change | None:
@@ -381,6 +379,7 @@ def _assumptions(asked: FitRequest, lengths: tuple[int, ...], rows: list[Row]) -
         text="by the trainer that reaches the longest sequences, of those the fastest; hours and "
         "cost are without failures, checkpoints and evaluation",
     )
+    yield from trained_with_notes(rows)
     if host_bytes := max((cell.host_bytes for row in rows for cell in row.cells), default=0.0):
         known = asked.base.cluster.groups[0].host_memory_bytes
         has = "whose host memory is not known" if known is None else f"which has {size(known)}"

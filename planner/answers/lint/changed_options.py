@@ -30,16 +30,38 @@ _NO_LAYOUT = {
 }  # fmt: skip
 
 
-def launched(framework: Framework, request: PlanRequest, plan: ParallelPlan) -> dict[str, Flag]:
-    """The options that the framework's writer gives a plan, by name.
+def launched(framework: Framework, request: PlanRequest, reading: Reading) -> dict[str, Flag]:
+    """The options that the framework's writer gives the plan of a script, by name.
 
-    A plan whose layers do not split is written without its pipeline.
+    A plan whose layers do not split is written without its pipeline, whose options are then those
+    of the script.
     """
     try:
-        bundle = framework.render(request, plan)
+        return _options(framework, request, reading.plan)
     except Unsupported:
-        bundle = framework.render(request, plan.model_copy(update=_NO_LAYOUT))
-    return {flag.name: flag for flag in bundle.flags}
+        plan = reading.plan.model_copy(update=_NO_LAYOUT)
+    names = (name for field in _NO_LAYOUT for name in framework.fields[field].names)
+    stated = ((name, _setting(framework, reading, name)) for name in names)
+    pipeline = {
+        name: Flag(name=name, value=said.value, why="") for name, said in stated if said is not None
+    }
+    return _options(framework, request, plan) | pipeline
+
+
+def _options(framework: Framework, request: PlanRequest, plan: ParallelPlan) -> dict[str, Flag]:
+    return {flag.name: flag for flag in framework.render(request, plan).flags}
+
+
+def corrections(reading: Reading) -> tuple[FlagChange, ...]:
+    """The misspelled options of a script that can mean only one, with their right names."""
+    return tuple(
+        FlagChange(
+            option=refusal.meant, misspelled=said.name, before=_words(said), after=_words(said),
+            why="misspelled", file=said.file, line=said.line,
+        )
+        for refusal in reading.refusals
+        if refusal.meant and (said := refusal.setting) is not None and said.line
+    )  # fmt: skip
 
 
 def changes(
@@ -53,8 +75,8 @@ def changes(
 
     goal: the request of the plan, if it is not the script's.
     """
-    before = launched(framework, request, reading.plan)
-    after = launched(framework, goal or request, plan)
+    before = launched(framework, request, reading)
+    after = _options(framework, goal or request, plan)
     names = dict.fromkeys([*after, *before])
     moved = {
         name

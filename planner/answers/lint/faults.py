@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from itertools import chain
 
 from cost_models.runtimes import RUNTIMES
 from planner.answers.lint.changed_options import ENVIRONMENT, launched
@@ -10,6 +12,7 @@ from planner.answers.lint.findings import Finding
 from planner.answers.lint.linted_launch import LintedLaunch, Place, at, finding
 from planner.answers.lint.option_facts import IGNORED, needs_variable
 from planner.answers.lint.variables import refused, stale, variables
+from planner.documents.answer import Reason
 from planner.documents.formats import chance, gib
 from planner.evidence.uncertainty.error_band import SURE
 from planner.frameworks.read_results import UNSHARDED
@@ -97,7 +100,31 @@ def broken_rules(launch: LintedLaunch) -> Iterator[Finding]:
         )
         if reason.code == "world_size" and not place.line:
             place = launch.place("dp_shard", "dp")
-        yield finding(reason.code, "error", reason.text, place)
+        yield finding(reason.code, "error", _in_options(launch, reason), place)
+
+
+def _in_options(launch: LintedLaunch, reason: Reason) -> str:
+    """The text of a reason with the framework's options in place of the fields of a plan."""
+    fields, text = launch.framework.fields, reason.text
+    head, stages, _ = text.partition("; give first/last_stage_layers")
+    if stages:
+        ends = [fields[name].names[:1] for name in ("first_stage_layers", "last_stage_layers")]
+        options = " / ".join(dict.fromkeys(chain.from_iterable(ends)))
+        other = f"a {' '.join(fields['pp'].names[:1])} that divides {launch.model.num_layers}: "
+        other += ", ".join(map(str, _stages(launch)))
+        text = f"{head}; give {f'{options}, or ' if options else ''}{other}"
+    for name, field in fields.items():
+        if "_" in name and field.names:
+            text = re.sub(rf"\b{name}\b", field.names[0], text)
+    batch = next(filter(None, map(launch.reading.find, _BATCH)), None)
+    return text if batch is None else text.replace("global_batch_size", batch.name)
+
+
+def _stages(launch: LintedLaunch) -> list[int]:
+    """The numbers of pipeline stages that divide the layers, and the accelerators if some do."""
+    layers, world = launch.model.num_layers, launch.request.cluster.accelerators
+    found = [pp for pp in range(1, min(layers, world) + 1) if layers % pp == 0]
+    return [pp for pp in found if world % (launch.plan.tp * launch.plan.cp * pp) == 0] or found
 
 
 def ignored_options(launch: LintedLaunch) -> Iterator[Finding]:
@@ -119,7 +146,7 @@ def environment(launch: LintedLaunch) -> Iterator[Finding]:
     """Environment variables that the framework requires and the launch does not set."""
     if not (launch.reading.written and needs_variable(launch.request.cluster)):
         return
-    for wanted in launched(launch.framework, launch.request, launch.plan).values():
+    for wanted in launched(launch.framework, launch.request, launch.reading).values():
         missed = any(wanted.name in text for text in launch.reading.assumed)
         if wanted.group != ENVIRONMENT or not missed:
             continue

@@ -46,11 +46,12 @@ class Finding(Document):
 class FlagChange(Document):
     """One option to change: its value in the script and the one it should have.
 
-    before, after: None where the option is absent; "" for a switch.  file, line: its place; empty
-    for an option to add.
+    before, after: None where the option is absent; "" for a switch.  misspelled: the name that the
+    script gives it, where that is wrong.  file, line: its place; empty for an option to add.
     """
 
     option: str
+    misspelled: str = ""
     before: str | None
     after: str | None
     why: str
@@ -78,7 +79,8 @@ class Better(Document):
     """A plan that the framework accepts and that fits, and the options that lead there.
 
     global_batch_size: if it differs from the script's.  files: the changed files, by name.
-    by_hand: the changes that could not be written into them.
+    by_hand: the changes that could not be written into them.  stays: the errors of the changed
+    files, which no change of the plan mends.
     """
 
     report: PlanReport
@@ -86,6 +88,7 @@ class Better(Document):
     global_batch_size: int | None = None
     files: dict[str, str] = Field({})
     by_hand: tuple[FlagChange, ...] = ()
+    stays: tuple[Finding, ...] = ()
 
 
 class LintAnswer(Answer):

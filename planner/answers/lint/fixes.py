@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from planner.answers.lint.assignments import assign, drop, variable_of
 from planner.answers.lint.findings import Better, FlagChange, LintAnswer
 
 # An option of a command line as a key of YAML.
@@ -29,34 +30,64 @@ def change_to_write(answer: LintAnswer) -> Better | None:
     return answer.mended or answer.best
 
 
-def fixed_files(files: Mapping[str, str], changes: Iterable[FlagChange]) -> FixedFiles:
-    """The files with the changes made; added options follow one that changes."""
-    lines = {name: text.split("\n") for name, text in files.items()}
-    left: list[FlagChange] = []
-    added: list[FlagChange] = []
-    anchor: tuple[str, int] | None = None
+def fixed_files(
+    files: Mapping[str, str], changes: Iterable[FlagChange], by_variable: bool = False
+) -> FixedFiles:
+    """The files with the changes made; added options follow one that changes.
+
+    by_variable: an option whose value is a variable changes where that is assigned.
+    """
+    text = _Text({name: text.split("\n") for name, text in files.items()}, by_variable)
+    added = []
     for change in changes:
-        if not change.line:
-            if not _assigned(lines, change):
-                added.append(change)
-            continue
-        rows, place = lines[change.file], change.line - 1
-        new = _line_with_change(rows[place], change, _inside_quotes(rows[:place]))
-        if new is None:
-            left.append(change)
-            continue
-        rows[place] = new
-        if change.option.startswith("-") and (change.after is not None or anchor is None):
-            anchor = change.file, place
-    anchor = anchor or _line_of_a_common_option(lines)
-    for change in added:
-        if anchor is None or not change.option.startswith("-") or change.after is None:
-            left.append(change)
-            continue
-        rows, place = lines[anchor[0]], anchor[1]
-        rows[place] = _line_with_option(rows[place], change, _inside_quotes(rows[:place]))
-    texts = {name: _joined(rows, files[name].split("\n")) for name, rows in lines.items()}
-    return FixedFiles(texts, tuple(left))
+        if change.line:
+            text.change(change)
+        elif not _assigned(text.lines, change):
+            added.append(change)
+    text.add(added)
+    for variable in filter(None, text.replaced):
+        drop(text.lines, variable)
+    texts = {name: _joined(rows, files[name].split("\n")) for name, rows in text.lines.items()}
+    return FixedFiles(texts, tuple(text.left))
+
+
+@dataclass
+class _Text:
+    """The lines of files while they change.
+
+    left: changes that could not be made.  replaced: variables that stood for a value.  anchor: the
+    file and line, from 0, that an added option follows.
+    """
+
+    lines: dict[str, list[str]]
+    by_variable: bool
+    left: list[FlagChange] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)
+    anchor: tuple[str, int] | None = None
+
+    def change(self, change: FlagChange) -> None:
+        """Changes an option where it stands, or the variable that says its value."""
+        rows, place = self.lines[change.file], change.line - 1
+        variable = variable_of(rows[place], change.option)
+        if not (self.by_variable and variable and assign(self.lines, variable, change)):
+            new = _line_with_change(rows[place], change, _inside_quotes(rows[:place]))
+            if new is None:
+                self.left.append(change)
+                return
+            rows[place] = new
+            self.replaced.append(variable)
+        if change.option.startswith("-") and (change.after is not None or self.anchor is None):
+            self.anchor = change.file, place
+
+    def add(self, changes: Iterable[FlagChange]) -> None:
+        """Adds options after one that changed, or one that every launch has."""
+        anchor = self.anchor or _line_of_a_common_option(self.lines)
+        for change in changes:
+            if anchor is None or not change.option.startswith("-") or change.after is None:
+                self.left.append(change)
+                continue
+            rows, place = self.lines[anchor[0]], anchor[1]
+            rows[place] = _line_with_option(rows[place], change, _inside_quotes(rows[:place]))
 
 
 def _assigned(lines: dict[str, list[str]], change: FlagChange) -> bool:
@@ -78,20 +109,31 @@ def _assigned(lines: dict[str, list[str]], change: FlagChange) -> bool:
 
 
 def _joined(rows: Sequence[str], before: Sequence[str]) -> str:
-    """The text of a file; a line that only continued a removed option is removed too."""
+    """The text of a file; a line without anything but what a removed option left is removed too."""
     kept = (
         row
         for row, was in zip(rows, before, strict=True)
-        if row.strip() != "\\" or was.strip() == "\\"
+        if row.strip() not in ("", "\\") or was.strip() == row.strip()
     )
     return "\n".join(kept)
 
 
-def with_files(files: Mapping[str, str], better: Better | None) -> Better | None:
-    """A better plan with the files that change for it."""
+def with_files(
+    files: Mapping[str, str],
+    better: Better | None,
+    alike: Callable[[Mapping[str, str], Mapping[str, str]], bool],
+) -> Better | None:
+    """A better plan with the files that change for it.
+
+    alike: whether two versions of the files launch the same.  A variable may say more than one
+    option: it is assigned another value only where that changes nothing else.
+    """
     if better is None:
         return None
     found = fixed_files(files, better.changes)
+    assigned = fixed_files(files, better.changes, by_variable=True)
+    if assigned.files != found.files and alike(found.files, assigned.files):
+        found = assigned
     changed = {name: text for name, text in found.files.items() if text != files[name]}
     return better.model_copy(update={"files": changed, "by_hand": found.left})
 
@@ -139,7 +181,8 @@ def _line_with_change(line: str, change: FlagChange, inside: bool) -> str | None
     if not change.option.startswith("-") or _OPTION_KEY.match(line):
         return _key_changed(line, change)
     value = "" if change.before in (None, "") else rf"(?P<gap>\s+|=){_VALUE}"
-    found = re.search(rf"(?<![\w-]){re.escape(change.option)}(?![\w-]){value}", line)
+    name = re.escape(change.misspelled or change.option)
+    found = re.search(rf"(?<![\w-]){name}(?![\w-]){value}", line)
     if found is None:
         return None
     if change.after is None:

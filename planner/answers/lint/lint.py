@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from cost_models.fields import Spec
 from cost_models.spec import ClusterSpec
 from planner.answers.lint.better_plans import best, fewest_changes, nearest
+from planner.answers.lint.changed_options import corrections
 from planner.answers.lint.checks import CHECKS
 from planner.answers.lint.findings import (
     SEVERITIES,
     Better,
     Finding,
+    FlagChange,
     Gain,
     LintAnswer,
     ReadAnswer,
     Verdict,
 )
-from planner.answers.lint.fixes import with_files
+from planner.answers.lint.fixes import fixed_files, with_files
 from planner.answers.lint.linted_launch import MINIMUM_GAIN, LintedLaunch
 from planner.answers.plans.chance_to_be_first import compared
 from planner.answers.plans.competition import limited
 from planner.answers.plans.plan_answers import profile_info
-from planner.documents.plan_report import PlanReport
 from planner.documents.problems import RequestError, problem
 from planner.documents.request import Bounds
 from planner.evidence.uncertainty.error_band import SURE
+from planner.frameworks.base import Framework
 from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.read_results import Reading
 from planner.frameworks.sources import framework_of, launch_files, reading_of
@@ -77,53 +80,121 @@ def lint(
     Raises RequestError where the files cannot be read, SpaceTooLarge as a search does.
     """
     launch, findings = found_in(files, cluster, framework, given)
-
-    def judge(changed: Mapping[str, str]) -> tuple[Finding, ...]:
-        return found_in(changed, cluster, launch.framework.name, given)[1]
-
-    request, own = launch.request, launch.own
-    runs = own is not None and own.fits and not launch.broken
-    possible = not launch.contradictions and launch.reading.written
-    better = best(launch) if possible else None
-    fewest = fewest_changes(launch) if possible and not runs else None
+    judge = _Judge(cluster, launch.framework, given)
+    meant, slips = _without_slips(files, launch, judge)
+    better, fewest = _better_plans(meant, bool(slips))
+    nothing = meant.reading.written and not (meant.contradictions or better or fewest)
     return LintAnswer(
-        request=request.document(),
+        request=launch.request.document(),
         version=__version__,
         profile=profile_info(launch.costs.context.profile),
         framework=launch.framework.title,
         framework_versions=launch.framework.versions,
         verdict=_verdict(findings, better),
         findings=findings,
-        estimate=own,
-        mended=_written(files, fewest, findings, judge),
-        best=_written(files, better, findings, judge),
-        nearest=nearest(launch) if possible and not (runs or better or fewest) else (),
-        gain=_gain(launch, own, better.report) if runs and own and better is not None else None,
+        estimate=launch.own,
+        mended=_written(files, _with_slips(fewest, slips), findings, judge),
+        best=_written(files, _with_slips(better, slips), findings, judge),
+        nearest=nearest(meant) if nothing and not _runs(meant) else (),
+        gain=_gain(meant, better) if better is not None else None,
         assumed=launch.reading.assumed,
         unread=launch.reading.unread,
     )
 
 
+def _runs(launch: LintedLaunch) -> bool:
+    return launch.own is not None and launch.own.fits and not launch.broken
+
+
+def _better_plans(launch: LintedLaunch, misspelled: bool) -> tuple[Better | None, Better | None]:
+    """A faster plan, and the fewest changes that run; None where there is none.
+
+    misspelled: whether the script runs only once its options are spelled as in this launch.
+    """
+    if launch.contradictions or not launch.reading.written:
+        return None, None
+    if not _runs(launch) or launch.own is None:
+        return best(launch), fewest_changes(launch)
+    return best(launch), Better(report=launch.own, changes=()) if misspelled else None
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """How changed files of a launch are read."""
+
+    cluster: ClusterSpec
+    framework: Framework
+    given: GivenValues | None
+
+    def found_in(self, files: Mapping[str, str]) -> tuple[LintedLaunch, tuple[Finding, ...]]:
+        """The launch and its findings; raises RequestError where the files cannot be read."""
+        return found_in(files, self.cluster, self.framework.name, self.given)
+
+    def alike(self, files: Mapping[str, str], others: Mapping[str, str]) -> bool:
+        """Whether two versions of the files train the same with the same plan."""
+        size = self.cluster.accelerators
+        try:
+            one, other = (
+                reading_of(self.framework, launch_files(each, self.given), size)
+                for each in (files, others)
+            )
+        except RequestError:
+            return False
+        return (one.model, one.training, one.plan) == (other.model, other.training, other.plan)
+
+
+def _without_slips(
+    files: Mapping[str, str], launch: LintedLaunch, judge: _Judge
+) -> tuple[LintedLaunch, tuple[FlagChange, ...]]:
+    """The launch with its misspelled options corrected, and these changes.
+
+    The launch itself where there are none, or the files cannot take them.
+    """
+    slips = corrections(launch.reading)
+    fixed = fixed_files(files, slips)
+    if not slips or fixed.left:
+        return launch, ()
+    try:
+        meant, _ = judge.found_in(fixed.files)
+    except RequestError:
+        return launch, ()
+    # The framework may refuse the corrected option too, for its value.
+    mended = len(meant.reading.refusals) <= len(launch.reading.refusals) - len(slips)
+    return (meant, slips) if mended else (launch, ())
+
+
+def _with_slips(better: Better | None, slips: tuple[FlagChange, ...]) -> Better | None:
+    """A better plan of the corrected launch, with the corrections among its changes."""
+    if better is None or not slips:
+        return better
+    found = {(one.option, one.file, one.line): one for one in slips}
+    for change in better.changes:
+        place = change.option, change.file, change.line
+        wrong = found[place].misspelled if place in found else ""
+        found[place] = change.model_copy(update={"misspelled": wrong})
+    return better.model_copy(update={"changes": tuple(found.values())})
+
+
 def _written(
-    files: Mapping[str, str],
-    better: Better | None,
-    before: Iterable[Finding],
-    judge: Callable[[Mapping[str, str]], Iterable[Finding]],
+    files: Mapping[str, str], better: Better | None, before: Iterable[Finding], judge: _Judge
 ) -> Better | None:
     """A better plan with the files that change for it; without them if they would not run.
 
-    before: the findings of the files as they are; judge: those of changed ones.
+    before: the findings of the files as they are.
     """
-    found = with_files(files, better)
+    known = {one.text for one in before if one.severity == "error"}
+    found = with_files(files, better, judge.alike)
     if found is None or not found.files:
         return found
-    known = {one.text for one in before if one.severity == "error"}
     try:
-        after = judge({**files, **found.files})
-        broken = any(one.severity == "error" and one.text not in known for one in after)
+        _, after = judge.found_in({**files, **found.files})
+        stays = [one for one in after if one.severity == "error"]
+        broken = any(one.text not in known for one in stays)
     except RequestError:
         broken = True
-    return found.model_copy(update={"files": {}, "by_hand": found.changes}) if broken else found
+    if broken:
+        return found.model_copy(update={"files": {}, "by_hand": found.changes})
+    return found.model_copy(update={"stays": tuple(stays)})
 
 
 def found_in(
@@ -227,9 +298,12 @@ def _verdict(findings: Iterable[Finding], better: Better | None) -> Verdict:
     return "improvable" if gains else "fine"
 
 
-def _gain(launch: LintedLaunch, report: PlanReport, better: PlanReport) -> Gain:
-    error = compared(launch.request, better, report)
-    speedup = report.iteration_time_s / better.iteration_time_s
+def _gain(launch: LintedLaunch, better: Better) -> Gain | None:
+    """The gain over the launch's own plan; None where that does not run."""
+    if not _runs(launch) or launch.own is None:
+        return None
+    error = compared(launch.request, better.report, launch.own)
+    speedup = launch.own.iteration_time_s / better.report.iteration_time_s
     return Gain.of(
         error, speedup=speedup, share=1.0 - 1.0 / speedup, inside_error=error.chance < SURE
     )

@@ -29,8 +29,8 @@ STEP_PARTS = {
     "policy_scoring": "log-probabilities of the policy",
     "reference_scoring": "log-probabilities of the reference",
     "critic_scoring": "values of the critic",
-    "policy_training": "optimizer steps of the policy",
-    "critic_training": "optimizer steps of the critic",
+    "policy_training": "optimizer steps of the policy, at expected lengths",
+    "critic_training": "optimizer steps of the critic, at expected lengths",
     "weight_transfer": "new weights to the generation engines",
     "offload": "models that take turns in memory",
 }

@@ -26,13 +26,14 @@ from planner.frameworks.yaml_files import Row
 ACCUMULATION = "gradient_accumulation_steps"
 NEEDS = Note(
     code="needs",
-    text="MODEL is a folder with weights and a tokenizer; the data set in config.yaml is a sample.",
+    text="MODEL is a name on Hugging Face or a folder with weights and a tokenizer; the data set "
+    "in config.yaml is a sample.",
 )
 
 
 @dataclass(frozen=True)
 class Keys:
-    """Names of the keys that all have; half: what is said of the type of activations."""
+    """Names of the keys that all have; half: what a half precision is of where all is trained."""
 
     micro: str = "per_device_train_batch_size"
     optimizer: str = "optim"
@@ -151,7 +152,7 @@ def shared(c: Context, plan: ParallelPlan, keys: Keys) -> Iterator[Row]:
     else:
         yield keys.micro, plan.micro_batch_size, "sequences per pass and rank"
     yield ACCUMULATION, *accumulated(c, plan)
-    yield training.precision, True, keys.half
+    yield training.precision, True, _half(training) or keys.half
     yield keys.optimizer, settings.optimizer(training, plan), "as planned"
     if plan.zero_stage:
         yield (
@@ -164,6 +165,14 @@ def shared(c: Context, plan: ParallelPlan, keys: Keys) -> Iterator[Row]:
     yield "learning_rate", 1.0e-5, PLACEHOLDER
     yield "max_steps", 20, "steps of a smoke run"
     yield "output_dir", "output", "folder of checkpoints and logs"
+
+
+def _half(training: TrainingSpec) -> str:
+    """What a half precision is of beside adapters; "" where all is trained."""
+    if not training.lora_rank:
+        return ""
+    frozen = "" if training.frozen_dtype == "nf4" else " and of frozen weights"
+    return f"type of activations{frozen}; adapters stay in fp32"
 
 
 def task(training: TrainingSpec) -> str:
@@ -207,6 +216,7 @@ def adapters(c: Context, rank: str, targets: str, packed: Row) -> Iterator[Row]:
     """Keys of LoRA adapters; packed: the row that quantizes frozen weights to four bits."""
     training = c.training
     yield rank, training.lora_rank, "rank of the adapters"
+    yield "lora_alpha", 2 * training.lora_rank, "their scale: twice the rank is usual"
     yield targets, list(training.lora_targets), "modules with adapters"
     yield "lora_dropout", training.lora_dropout, "dropout before the adapters"
     if training.frozen_dtype == "nf4":

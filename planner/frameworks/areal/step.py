@@ -110,7 +110,7 @@ def _engines(rollouts: Rollouts) -> Iterator[Row]:
     yield "sglang.context_length", rollouts.tokens, "the longest prompt and response"
     share = round(rollouts.gpu_memory_utilization, 2)
     yield "sglang.mem_fraction_static", share, "weights and caches"
-    yield "sglang.max_running_requests", rollouts.max_num_seqs, "responses at a time"
+    yield "sglang.max_running_requests", rollouts.max_num_seqs, "most responses at a time"
     yield "sglang.ep_size", rollouts.tp if rollouts.experts else 1, "share whole experts"
 
 

@@ -25,7 +25,6 @@ def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     if c.training.lora_rank:
         packed = c.training.frozen_dtype == "nf4"
         yield "adapter", "qlora" if packed else "lora", "training of adapters only"
-        yield "lora_alpha", 2 * c.training.lora_rank, "twice the rank, as its examples have it"
         bits = ("load_in_4bit", True, "frozen weights in nf4")
         yield from trainer_yaml.adapters(c, "lora_r", "lora_target_modules", bits)
     data = "datasets.0."
@@ -64,7 +63,9 @@ def _shards(plan: ParallelPlan) -> Iterator[Row]:
 
 def launch_rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     """Accelerate's config without FSDP, whose keys are in Axolotl's own."""
-    return settings.launch_rows(c, plan.model_copy(update={"zero_stage": 0}))
+    for key, value, why in settings.launch_rows(c, plan.model_copy(update={"zero_stage": 0})):
+        sharded = key == "distributed_type" and plan.zero_stage
+        yield key, value, "FSDP 2 shards, as config.yaml says" if sharded else why
 
 
 # Weights are loaded in the type of activations, and its own preparation for FSDP 2, unlike
@@ -111,7 +112,7 @@ PROGRAM = trainer_yaml.FineTuningProgram(
     program='-m axolotl.cli.train \\\n  "$BUNDLE/config.yaml" --base_model "$MODEL"',
     launch_rows=launch_rows,
     keys=trainer_yaml.Keys(
-        "micro_batch_size", "optimizer", "type of weights and activations; adapters stay in fp32"
+        "micro_batch_size", "optimizer", "type of weights, gradients, states and activations"
     ),
 )
 FRAMEWORK = PROGRAM.framework(

@@ -79,10 +79,11 @@ def _other_defaults(
     if patterns.VARIANT in options:
         yield "model.transformer_layer_spec", EXPERIMENTAL_LAYERS, "linear or sparse attention"
     elif not patterns.is_hybrid(model) and (model.moe is not None or model.mla is not None):
+        has = {"experts": model.moe, "latent attention": model.mla}
         yield (
             "model.transformer_layer_spec",
             "partial(get_gpt_decoder_block_spec, use_transformer_engine=True)",
-            "mixed kinds of layers, or latent attention",
+            f"layers with {' and '.join(name for name, part in has.items() if part is not None)}",
         )
     if model.position == "rope":
         yield "model.apply_rope_fusion", "True", "RoPE in one kernel"

@@ -110,4 +110,4 @@ def _engines(rollouts: Rollouts) -> Iterator[Row]:
     if rollouts.precision == "fp8":
         yield engine + "precision", "fp8", "weights that generate"
     kept = "policy.generation.vllm_kwargs.max_num_seqs"
-    yield kept, rollouts.max_num_seqs, "responses at a time in one engine"
+    yield kept, rollouts.max_num_seqs, "most responses at a time in one engine"

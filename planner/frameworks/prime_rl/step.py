@@ -127,5 +127,5 @@ def _engines(rollouts: Rollouts) -> Iterator[Row]:
     yield engine + "max_model_len", rollouts.tokens, "the longest prompt and response"
     share = round(rollouts.gpu_memory_utilization, 2)
     yield engine + "gpu_memory_utilization", share, "weights and caches"
-    yield engine + "max_num_seqs", rollouts.max_num_seqs, "responses at a time in one engine"
+    yield engine + "max_num_seqs", rollouts.max_num_seqs, "most responses at a time in one engine"
     yield engine + "enable_prefix_caching", True, "samples of a prompt compute it once"

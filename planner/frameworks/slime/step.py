@@ -110,5 +110,5 @@ def _engines(request: PlanRequest, rollouts: Rollouts) -> Iterator[Row]:
         yield "--sglang-ep-size", rollouts.tp, "whole experts on each of them"
     share = round(rollouts.gpu_memory_utilization, 2)
     yield "--sglang-mem-fraction-static", share, "weights and caches"
-    yield "--sglang-max-running-requests", rollouts.max_num_seqs, "responses at a time"
+    yield "--sglang-max-running-requests", rollouts.max_num_seqs, "most responses at a time"
     yield "--sglang-context-length", rollouts.tokens, "the longest prompt and response"

@@ -56,7 +56,11 @@ def _data(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     if plan.attention_kernel != "flash2":
         # The usual strategy makes one sequence of a batch, which other kernels read with a mask:
         # 2.2 times the step of eight sequences (tools/gpu_day).
-        yield "packing_strategy", "wrapped", "sequences of a batch stay apart"
+        yield (
+            "packing_strategy",
+            "wrapped",
+            "samples are cut and joined to full sequences, and see each other",
+        )
 
 
 PROGRAM = trainer_yaml.FineTuningProgram(

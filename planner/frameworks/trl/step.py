@@ -30,8 +30,9 @@ KL_WEIGHT = 0.04  # DeepSeekMath's (arXiv 2402.03300, section 4.2)
 PORT = 8000  # of the server
 NEEDS = Note(
     code="needs",
-    text="MODEL is a folder with weights and a tokenizer; the prompts and the reward in "
-    "config.yaml are samples. The learning rate and the number of epochs are TRL's defaults.",
+    text="MODEL is a name on Hugging Face or a folder with weights and a tokenizer; the prompts "
+    "and the reward in config.yaml are samples. The learning rate and the number of epochs are "
+    "TRL's defaults.",
 )
 
 

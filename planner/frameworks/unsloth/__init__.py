@@ -28,7 +28,8 @@ LAUNCH = Launch(
 )
 NEEDS = Note(
     code="needs",
-    text="MODEL is a folder with weights and a tokenizer; the data set in train.py is a sample.",
+    text="MODEL is a name on Hugging Face or a folder with weights and a tokenizer; the data set "
+    "in train.py is a sample.",
 )
 # What stands before the arguments of each call.
 HEADS = {

@@ -18,6 +18,7 @@ from planner.frameworks import training_calls
 from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.trainer_keys import kept_in
 from planner.frameworks.accelerate.trainers import optimizer_of, runtime_of
+from planner.frameworks.bash import evaluate
 from planner.frameworks.given_values import DEGREE, Values, malformed
 from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.named_models import find, of_config
@@ -160,13 +161,13 @@ def _refuse_parts(values: Values, files: Mapping[str, str]) -> None:
 
 
 def _model(values: Values, given: GivenValues, files: Mapping[str, str]) -> ModelSpec:
-    """The given model, else that of the name in the script, else that of config.json."""
+    """The given model, else that of the name in the script, of config.json, or of the launch."""
     name = values.text(f"{LOAD}.model_name")
     if given.model is not None:
         return given.model
     if name is None and "config.json" in files:
         return of_config(files, "config.json")
-    if name is None:
+    if name is None and (name := _exported(files)) is None:
         text = "the script does not say which model: give its config.json, or a name (--model)"
         raise Unreadable(text, values.file)
     try:
@@ -174,6 +175,19 @@ def _model(values: Values, given: GivenValues, files: Mapping[str, str]) -> Mode
     except UnknownName as error:
         text = f"{name[:100]}: {error}; give the model by another name or by its config.json"
         raise values.fault((f"{LOAD}.model_name",), f"{text} (--model)") from None
+
+
+def _exported(files: Mapping[str, str]) -> str | None:
+    """The name of the model that the launch hands on in its environment."""
+    for script in training_calls.scripts(files):
+        try:
+            launches = evaluate(files, script).launches
+        except Unreadable:
+            continue
+        for launch in launches:
+            if (name := launch.environment.get("MODEL")) is not None:
+                return name
+    return None
 
 
 def _ranks(

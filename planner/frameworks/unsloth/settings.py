@@ -43,7 +43,7 @@ def _adapt(c: Context, plan: ParallelPlan) -> Iterator[Argument]:
     yield "model", "model", "whose weights are frozen"
     yield "r", repr(training.lora_rank), "rank of the adapters"
     yield "target_modules", json.dumps(list(training.lora_targets)), "modules with adapters"
-    yield "lora_alpha", repr(training.lora_rank), "as large as the rank, as its examples have it"
+    yield "lora_alpha", repr(2 * training.lora_rank), "their scale: twice the rank is usual"
     yield "lora_dropout", repr(training.lora_dropout), "dropout before the adapters"
     yield CHECKPOINTS, _checkpointing(plan), RECOMPUTES
 

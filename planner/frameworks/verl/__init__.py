@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from cost_models.package_files import filled, text
 from cost_models.plans import ParallelPlan
 from planner.constraints import Context
 from planner.documents.plan_report import Note
@@ -25,7 +26,7 @@ from planner.frameworks.megatron.flags import flags
 from planner.frameworks.megatron.verl_actor import DEGREES, ENGINE
 from planner.frameworks.named_models import of_config
 from planner.frameworks.read_results import Reading
-from planner.frameworks.rules import PLACEHOLDER, nodes
+from planner.frameworks.rules import PLACEHOLDER, accelerators_per_node, nodes
 from planner.frameworks.verl.rules import RULES
 from planner.frameworks.verl_overrides import ACTOR, MICRO, MINI, ROOT
 from planner.frameworks.yaml_files import Row
@@ -134,6 +135,11 @@ def _overrides(written: Iterable[Row]) -> str:
     return "\n".join(("OVERRIDES=(", *lines, ")"))
 
 
+def _joined(request: PlanRequest) -> str:
+    """Waits for all nodes: verl counts accelerators once (ResourcePoolManager) and stops if few."""
+    return filled(text(__name__, "joined.sh.txt"), {"each": accelerators_per_node(request.cluster)})
+
+
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script, to be called on every node, and the model's config.json."""
     return bundle(request, plan, list(rows(request, plan)), NEEDS)
@@ -170,6 +176,7 @@ def bundle(
             "rendezvous": bash_writer.rendezvous(trainers + apart),
             "main": main,
             "config": name,
+            "joined": _joined(request) if trainers + apart > 1 else "",
             "trainers": trainers if apart else '"$NNODES"',
         },
     )

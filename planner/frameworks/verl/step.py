@@ -102,7 +102,7 @@ def _engines(rollouts: Rollouts) -> Iterator[Row]:
         yield ENGINES + "expert_parallel_size", rollouts.tp, "whole experts on each of them"
     share = round(rollouts.gpu_memory_utilization, 2)
     yield ENGINES + "gpu_memory_utilization", share, "weights and caches"
-    yield ENGINES + "max_num_seqs", rollouts.max_num_seqs, "responses at a time in one engine"
+    yield ENGINES + "max_num_seqs", rollouts.max_num_seqs, "most responses at a time in one engine"
     total = rollouts.prompt_tokens + rollouts.response_tokens
     yield ENGINES + "max_model_len", total, "the longest prompt and response"
     if rollouts.precision == "fp8":

@@ -126,12 +126,18 @@ def _what_would_help(answer: FitAnswer) -> Iterator[RenderableType]:
         elif row.longest_seq_length is None:
             first = row.cells[0]
             over = f"{row.title}: misses {first.seq_length:,} tokens by {size(-first.spare_bytes)}"
-            if row.change is None:
-                helps = "neither more nodes nor offload help"
-            else:
-                sets = [_set(name, value) for name, value in row.change.set.items()]
-                helps = f"would fit with {', '.join(sets)}, {row.change.tokens_per_s:,.0f} tokens/s"
-            yield prose(f"{over}; {helps}", 0, 2)
+            yield prose(f"{over}; {_helps(row)}", 0, 2)
+
+
+def _helps(row: Row) -> str:
+    ways = []
+    if row.host_bytes is not None:
+        host = f"the optimizer in {size(row.host_bytes)} of host memory"
+        ways.append(f"on these cards with {host} (--methods full-offload)")
+    if row.change is not None:
+        sets = [_set(name, value) for name, value in row.change.set.items()]
+        ways.append(f"with {', '.join(sets)}, {row.change.tokens_per_s:,.0f} tokens/s")
+    return f"would fit {', or '.join(ways)}" if ways else "neither more nodes nor offload help"
 
 
 def _set(name: str, value: Any) -> str:

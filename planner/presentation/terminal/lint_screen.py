@@ -68,7 +68,7 @@ def lint_screen(
         if not answer.estimate.fits:
             rows += [Text(), *memory_bars(answer.estimate.memory, console)]
     if answer.mended is not None:
-        rows += [Text(), _plan("Fewest changes that run", answer.mended.report)]
+        rows += [Text(), _plan(_title(answer.mended), answer.mended.report)]
         rows.append(_changes(answer.mended.changes, main))
     if answer.best is not None and not _same(answer.best, answer.mended):
         rows += [Text(), _plan("Better plan", answer.best.report)]
@@ -80,6 +80,13 @@ def lint_screen(
         rows += [row for nearest in answer.nearest for row in nearest_rows(nearest)]
     rows += list(_left(answer))
     return Group(*rows)
+
+
+def _title(mended: Better) -> str:
+    stays = len(mended.stays)
+    if not stays:
+        return "Fewest changes that run"
+    return f"Fewest changes to the plan; {stays} error{'s stay' if stays > 1 else ' stays'}"
 
 
 def _same(better: Better, other: Better | None) -> bool:
@@ -155,8 +162,12 @@ def _change(change: FlagChange, main: str) -> tuple[Text, str, list[Text]]:
     sign, style = ("+", "green") if change.before is None else ("~", "yellow")
     if change.after is None:
         sign, style = "-", "red"
-    head = Text(f"  {sign} {change.option}", style)
-    value = " -> ".join(filter(None, (change.before, change.after)))
+    names = filter(None, (change.misspelled, change.option if change.after is not None else ""))
+    head = Text(f"  {sign} {' -> '.join(names) or change.option}", style)
+    values = (change.before, change.after)
+    if change.misspelled and change.before == change.after:
+        values = ("", "")
+    value = " -> ".join(filter(None, values))
     words = [Text(word, "dim") for word in change.why.split()]
     below = ""
     if head.cell_len + len(value) < _LONGEST_HEAD:

@@ -91,20 +91,24 @@ def _header_rows(
     engines = f"{answer.engines:,} engine{'s' * (answer.engines > 1)} of tp {way.generation_tp}"
     made = answer.generated
     yield Flow(
-        [f"on {where} accelerators", engines, *(_engine(made) if made else [_stated(spec)])],
+        [
+            f"on {where} accelerators",
+            engines,
+            *(_engine(made, spec.max_num_seqs) if made else [_stated(spec)]),
+        ],
         indent=2,
         head="generation ",
     )
     head = f"training on {answer.training_accelerators:,} accelerators: "
-    step = f"{seconds(answer.training.iteration_time_s)} per optimizer step"
+    step = f"{seconds(answer.training.iteration_time_s)} per optimizer step of full sequences"
     yield Flow([*whole_plan_words(answer.training.plan), step], indent=2, head=head)
 
 
-def _engine(made: Generation) -> list[str]:
+def _engine(made: Generation, most: int) -> list[str]:
     """What one engine does at a time."""
     return [
         *(["whole experts on each"] if made.expert_parallel else []),
-        f"{made.running:,.0f} responses at a time",
+        f"{made.running:,.0f} responses at a time, of at most {most:,}",
         f"{seconds(made.decode_s)} per token",
         f"{made.steady_tokens_per_s / made.tp:,.0f} tokens/s per accelerator while all are busy",
         f"cache of {gib(made.cache_bytes)} GiB each",

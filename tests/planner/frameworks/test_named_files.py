@@ -99,3 +99,25 @@ def test_the_shapes_of_a_model_that_is_a_folder(tmp_path: Path) -> None:
     script = "torchrun t.py --tokenizer-model ./out --model_name_or_path ./small/base --out ./out\n"
     tree(tmp_path, run_dot_sh=script, small__base__config_dot_json="{}", out__config_dot_json="[]")
     assert launch_at([str(tmp_path / "run.sh")])[0]["config.json"] == "{}"
+
+
+def test_the_folder_of_the_launch_may_be_the_model(tmp_path: Path) -> None:
+    """Of a folder above only where the launch says so."""
+    script = 'HERE="${BASH_SOURCE[0]%/*}"\n[ -d "$HERE" ] || HERE=.\n'
+    script += 'torchrun t.py --model_name_or_path "$HERE"\n'
+    tree(tmp_path, scripts__run_dot_sh=script, config_dot_json="{}")
+    assert found(tmp_path / "scripts" / "run.sh") == []
+    tree(tmp_path, scripts__config_dot_json="{}")
+    assert found(tmp_path / "scripts" / "run.sh") == ["config.json"]
+
+
+def test_a_python_file_is_read_where_the_script_does_not_suffice(tmp_path: Path) -> None:
+    """Megatron-LM's options say all of a launch; a program of one's own says what it trains."""
+    tree(tmp_path, run_dot_sh="torchrun steps/own.py 3\n", steps__own_dot_py="import torch\n")
+    assert found(tmp_path / "run.sh") == ["own.py"]
+    script = "torchrun pretrain_gpt.py --num-layers 2 --micro-batch-size 1\n"
+    tree(tmp_path, run_dot_sh=script, pretrain_gpt_dot_py="import megatron\n")
+    assert found(tmp_path / "run.sh") == []
+    tree(tmp_path, run_dot_sh="torchrun -m torchtitan.train --module mine --config m\n")
+    tree(tmp_path, mine_dot_py="def m(): pass\n")
+    assert "mine.py" in found(tmp_path / "run.sh")

@@ -15,7 +15,7 @@ from planner.inputs.requests.parser import parse_cluster
 from tests.fixtures.canonical import canonical
 from tests.fixtures.frameworks import legal_cases
 from tests.fixtures.frameworks.verl import CASES, LOSS
-from tests.fixtures.launches import TP2, launch, run_script, unreached, written
+from tests.fixtures.launches import TP2, joining, launch, run_script, unreached, written
 
 Case = tuple[PlanRequest, ParallelPlan]
 VERL, MEGATRON = frameworks.get("verl"), frameworks.get("megatron")
@@ -55,9 +55,11 @@ def test_a_hundred_drawn_plans_read_back(few: int) -> None:
 def test_the_first_node_submits_and_the_others_join(tmp_path: Path) -> None:
     made = VERL.write(*CASES["llama-uneven"])
     written(tmp_path, made)
+    answered = joining(tmp_path, [0, 8, 16])
     head, submit = run_script(
-        tmp_path, made.main, variables={"NODE_RANK": "0", "MASTER_ADDR": "node-0"}
+        tmp_path, made.main, ("ray",), {"NODE_RANK": "0", "MASTER_ADDR": "node-0", "MODEL": "here"}
     )
+    assert answered.read_text() == "0\n8\n16\n"
     assert head[:3] == ["ray", "start", "--head"]
     assert submit[:3] == ["ray", "job", "submit"]
     call = submit[submit.index("--") + 1 :]
@@ -65,7 +67,7 @@ def test_the_first_node_submits_and_the_others_join(tmp_path: Path) -> None:
     assert "actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=4" in call
     assert {"trainer.nnodes=2", "trainer.n_gpus_per_node=8"} < set(call)
     (joined,) = run_script(
-        tmp_path, made.main, variables={"NODE_RANK": "1", "MASTER_ADDR": "node-0"}
+        tmp_path, made.main, ("ray",), {"NODE_RANK": "1", "MASTER_ADDR": "node-0", "MODEL": "here"}
     )
     assert joined[:4] == ["ray", "start", "--address", "node-0:6379"]
 

@@ -97,3 +97,13 @@ def test_command(planner: Planner) -> None:
     status, _, said = planner("fit", "--model", "llama-3.1-8b", "--lengths", "1k,2k")
     assert status == 2
     assert "one of --lengths" in said
+
+
+def test_every_way_says_what_it_trains_with() -> None:
+    asked = {"model": "qwen3-4b", "cards": {"names": ["rtx-4090"], "methods": ["full-in-backward"]}}
+    told = [
+        one.text for one in fit_cards(parse_cards(asked)).assumptions if one.code == "trained_with"
+    ]
+    (said,) = told
+    assert "paged 8-bit Adam" in said
+    assert "1 sequence here, not 16" in said

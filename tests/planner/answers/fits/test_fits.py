@@ -13,6 +13,7 @@ from pydantic import ValidationError
 import planner
 from cost_models.plans import ParallelPlan
 from planner import estimate
+from planner.answers.fits import compute
 from planner.answers.fits.answer import FitAnswer, Row
 from planner.answers.fits.compute import with_micro_batch
 from planner.answers.fits.request import LENGTHS, parse_fit
@@ -304,3 +305,47 @@ def test_model_file_is_repeated(planner: Planner, tmp_path: Any) -> None:
 def test_example_is_answered() -> None:
     answer = planner.fit(examples("fit")["short"]["value"])
     assert [row.method for row in answer.rows] == ["lora", "qlora"]
+
+
+def test_full_tuning_names_the_way_that_fits_on_these_cards(planner: Planner) -> None:
+    """Asked alone it does not say that more nodes are needed, since `plan` offloads here."""
+    asked = ("--model", "llama-3.1-8b", "--card", "rtx-4090", "--cards", "4", "--lengths", "1k")
+    code, screen, _ = planner("fit", *asked, "--methods", "full")
+    assert code != 0
+    said = " ".join(screen.split())
+    assert "would fit on these cards with the optimizer in 59.8 GiB of host memory" in said
+    assert "(--methods full-offload), or with 2 such nodes" in said
+    code, _, _ = planner("fit", *asked, "--methods", "full-offload")
+    assert code == 0
+
+
+def test_host_memory_that_is_too_small_is_no_way() -> None:
+    for known_bytes, fits in ((64 * GIB, True), (32 * GIB, False)):
+        asked = parse_fit(
+            {
+                "model": "llama-3.1-8b",
+                "cluster": "1x4xrtx-4090",
+                "fit": {"methods": ["full"], "lengths": [1024]},
+            }
+        )
+        (group,) = asked.base.cluster.groups
+        group = group.model_copy(update={"host_memory_bytes": known_bytes})
+        cluster = asked.base.cluster.model_copy(update={"groups": (group,)})
+        base = asked.base.model_copy(update={"cluster": cluster})
+        (row,) = compute.fit(asked.model_copy(update={"base": base})).rows
+        assert (row.host_bytes is not None) == fits
+
+
+def test_each_row_says_what_it_trains_with(card: FitAnswer) -> None:
+    """8-bit Adam, states in bf16 and another batch are another training than the header says."""
+    rows = by_method(card)
+    own = rows["full-in-backward"].trains_with
+    assert "paged 8-bit Adam with states in 8 bits" in own
+    assert "1 sequence here, not 16" in own
+    assert rows["full"].trains_with == (
+        "Adam with states in bf16, gradients in bf16, no fp32 copy of the weights"
+    )
+    assert "an fp32 copy of the adapters" in rows["dpo"].trains_with
+    told = [note.text for note in card.assumptions if note.code == "trained_with"]
+    assert told[0].startswith("full, by Axolotl: Adam")
+    assert len(told) == len([row for row in card.rows if row.cells])

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from planner import frameworks
 from planner.answers.lint.findings import CODES
 from planner.answers.lint.lint import found_in
+from planner.documents.problems import RequestError
+from planner.frameworks.sources import launch_at
 from tests.fixtures.frameworks import CASES
 
 # Of a framework's cases every third; the exhaustive tests lint all.
@@ -34,3 +39,35 @@ def test_a_bundle_is_not_refused(name: str, case: str) -> None:
     for one in findings:
         assert one.file in files
         assert not one.line or one.line <= len(files[one.file].splitlines())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", frameworks.FRAMEWORKS)
+def test_the_launch_script_alone_is_enough(name: str, tmp_path: Path) -> None:
+    """What it names and starts lies beside it and is read with it, as `planner lint` does."""
+    framework = frameworks.get(name)
+    request, plan = next(iter(CASES[name].values()))
+    bundle = framework.write(request, plan)
+    for file, text in bundle.files.items():
+        (tmp_path / file).write_text(text)
+    texts, _ = launch_at([str(tmp_path / bundle.main)])
+    if not framework.reads_back:
+        with pytest.raises(RequestError, match="which is not read: it") as error:
+            found_in(texts, request.cluster)
+        assert framework.title in str(error.value)
+        return
+    found, findings = found_in(texts, request.cluster)
+    assert found.framework.name == name
+    assert {one.code for one in findings if one.severity == "error"} <= ALLOWED
+
+
+@pytest.mark.parametrize("first", ["accelerate.yaml", "config.json"])
+def test_the_verdict_is_of_the_launch_script(first: str, ask: Any, tmp_path: Path) -> None:
+    """Whatever the order in which a shell lists the files."""
+    request, plan = next(iter(CASES["trl"].values()))
+    files = frameworks.get("trl").write(request, plan).files
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    paths = [str(tmp_path / name) for name in (first, *(one for one in files if one != first))]
+    _, out, _ = ask("lint", *paths, "--cluster", "1x1xh100-sxm", "--framework", "trl")
+    assert out.startswith("launch.sh ")

@@ -19,7 +19,7 @@ from planner.documents.problems import RequestError
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.step_trainers import TRAINERS
 from tests.fixtures.canonical import canonical
-from tests.fixtures.launches import run_script, written
+from tests.fixtures.launches import joining, run_script, written
 
 STEP = {
     "prompts": 64, "samples": 8, "prompt_tokens": 512, "response_tokens": 1000,
@@ -108,7 +108,8 @@ def test_engines_apart_have_their_nodes(tmp_path: Path) -> None:
     assert "fully_async_main" in script
     written(tmp_path, bundle)
     variables = {"NODE_RANK": "0", "MASTER_ADDR": "node-0"}
-    _, submit = run_script(tmp_path, bundle.main, variables=variables)
+    joining(tmp_path, [8, 16])
+    _, submit = run_script(tmp_path, bundle.main, ("ray",), variables)
     assert "trainer.nnodes=1" in submit
 
 
@@ -255,3 +256,18 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     capsys.readouterr()
     assert cli.run(["rl-emit", str(source), "--framework", "torchtitan"]) == 4
     assert "No launch files" in capsys.readouterr().err
+
+
+def test_screen_and_files_say_what_a_number_is_of(capsys: pytest.CaptureFixture[str]) -> None:
+    """The most responses beside those expected; a step of full sequences beside what is spent."""
+    step = [
+        "--prompts", "64", "--samples", "8", "--prompt-tokens", "512",
+        "--max-response-tokens", "4096", "--max-num-seqs", "700",
+    ]  # fmt: skip
+    assert cli.run(["rl", "--model", "llama-3.1-8b", "--cluster", "2x8xh100-sxm", *step]) == 0
+    screen = " ".join(capsys.readouterr().out.split())
+    assert "responses at a time, of at most 700" in screen
+    assert "per optimizer step of full sequences" in screen
+    assert "optimizer steps of the policy, at expected lengths" in screen
+    script = files(parse_reinforcement(asked(max_num_seqs=700))).files["launch.sh"]
+    assert "max_num_seqs=700  # most responses at a time in one engine" in script

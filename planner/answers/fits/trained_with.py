@@ -1,0 +1,35 @@
+"""What each way to tune trains with: its optimizer and number formats, and the batch of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cost_models.optimizers import OPTIMIZERS
+from cost_models.spec import TrainingSpec
+from planner.answers.fits.answer import Row
+from planner.documents.plan_report import Note
+
+
+def trained_with(training: TrainingSpec, batch: int) -> str:
+    """The optimizer and the formats of what is trained; batch: the sequences that were asked."""
+    optimizer = OPTIMIZERS[training.optimizer]
+    states = training.optimizer_state_dtype if optimizer.moment_bytes is None else "8 bits"
+    copy = "no" if training.master_weights_dtype == "none" else "an"
+    what = "adapters" if training.lora_rank else "weights"
+    said = (
+        f"{optimizer.title} with states in {states}, gradients in {training.gradient_dtype}, "
+        f"{copy} fp32 copy of the {what}"
+    )
+    own = training.global_batch_size
+    if own == batch:
+        return said
+    sequences = "1 sequence" if own == 1 else f"{own:,} sequences"
+    return f"{said}, one micro-batch per step ({sequences} here, not {batch:,})"
+
+
+def trained_with_notes(rows: list[Row]) -> Iterator[Note]:
+    """A sentence for each way that has a trainer."""
+    for row in rows:
+        if row.trains_with:
+            text = f"{row.title}, by {row.trainer_title}: {row.trains_with}"
+            yield Note(code="trained_with", text=text)
