@@ -58,6 +58,8 @@ def _recommended(request: PlanRequest) -> tuple[PlanRequest, str, ParallelPlan]:
     answer = plan_answers.find(request)
     if answer.best is None and answer.unbuildable is not None:
         raise NothingFits(answer.unbuildable.sentence)
+    if answer.conflicts:
+        raise NothingFits(f"nothing fits: {'; '.join(one.text for one in answer.conflicts)}")
     if answer.best is None:
         raise NothingFits("nothing fits; `planner plan` says why")
     if answer.launch is None:
