@@ -120,7 +120,9 @@ def cluster_entries() -> dict[str, ClusterEntry]:
 
 @cache
 def accelerator_ids() -> dict[str, str]:
-    return {name: e.id for e in accelerator_entries().values() for name in (e.id, *e.aliases)}
+    """The ids of accelerators by each of their names, which may also lack their hyphens."""
+    names = {name: e.id for e in accelerator_entries().values() for name in (e.id, *e.aliases)}
+    return {name.replace("-", ""): accelerator for name, accelerator in names.items()} | names
 
 
 @cache
