@@ -117,7 +117,8 @@ def _picks(answer: PlanAnswer) -> list[RenderableType]:
         memory = pick.plan.memory
         free = 1.0 - memory.peak_bytes / memory.capacity_bytes
         plan = pick.plan.plan.model_dump()
-        words = plan_words(plan) + (memory_words(plan) if plan["recompute"] != "none" else [])
+        traded = memory_words(plan)
+        words = plan_words(plan) + [word for word in traded if word != "recompute none"]
         slower = f"{100 * pick.slower_by:.2f} % slower"
         head = f"{pick.name.capitalize()}, {slower}, {share(free)} free: "
         rows.append(Flow(words, indent=2, head=head))
