@@ -38,7 +38,7 @@ STEP_PARTS = {
     "policy_training": "optimizer steps of the policy",
     "critic_training": "optimizer steps of the critic",
     "weight_transfer": "new weights to the generation engines",
-    "offload": "models that take turns in memory",
+    "offload": "models moved to and from host memory",
 }
 
 

@@ -19,8 +19,8 @@ def count_rows(answer: PlanAnswer) -> list[RenderableType]:
     line = Flow(
         [
             Text.assemble((f"{counts.feasible:,}", "bold"), f" of {counts.enumerated:,} plans fit"),
-            f"{counts.dominated:,} dominated",
-            f"{counts.costed:,} evaluated in {formats.seconds(answer.search_time_s)}",
+            f"{counts.dominated:,} never better",
+            f"{counts.costed:,} priced in {formats.seconds(answer.search_time_s)}",
         ],
         ", ",
         indent=2,
@@ -37,7 +37,7 @@ def count_rows(answer: PlanAnswer) -> list[RenderableType]:
     told = [rejected[0], *(memory or rejected[1:2])]
     words = [f"{count:,} for {formats.reason_words(reason)}" for count, reason in told]
     if rest := sum(count for count, _ in rejected) - sum(count for count, _ in told):
-        words.append(f"{rest:,} others")
+        words.append(f"{rest:,} otherwise")
     return [*cut, line, Flow(words, ", ", indent=2, head="rejected: ")]
 
 
