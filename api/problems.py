@@ -88,10 +88,17 @@ async def _parameter_error(request: Request, error: Exception) -> JSONResponse:
     """A parameter of the address, said like any field of the document."""
     assert isinstance(error, RequestValidationError)
     problems = (
-        problem("/" + "/".join(map(str, found["loc"][1:])), "bad_parameter", found["msg"])
+        problem("/" + "/".join(map(str, found["loc"][1:])), "bad_parameter", _of_parameter(found))
         for found in error.errors()
     )
     return await _request_error(request, RequestError(problems))
+
+
+def _of_parameter(found: Mapping[str, Any]) -> str:
+    """What is wrong with a parameter of an address."""
+    if found["loc"][-1] == "id" and found["type"] == "string_pattern_mismatch":
+        return "is no id of an answer, which looks like pl_7dcd0a1b2c3d4e5f"
+    return str(found["msg"])
 
 
 async def _unavailable(request: Request, error: Exception) -> JSONResponse:

@@ -90,18 +90,19 @@ def emit(
     document: PlanRequest | Mapping[str, Any] | None = None,
     *,
     launcher: str | None = None,
+    pick: str | None = None,
     **parts: Any,
 ) -> Bundle:
     """Files that launch the request's plan, or else the recommended one, and the why of each flag.
 
     For `search.framework`, Megatron-LM where it names none; launcher: torchrun, deepspeed, slurm,
-    kubernetes, jobset, trainjob or skypilot.  Raises RequestError, or its kind
-    planner.answers.plans.emission.NothingFits where no plan fits, SpaceTooLarge, and
-    planner.frameworks.base.Unsupported with every reason.
+    kubernetes, jobset, trainjob or skypilot; pick: recommended, fastest or most-headroom.  Raises
+    RequestError, or its kind planner.answers.plans.emission.NothingFits where no plan fits,
+    SpaceTooLarge, and planner.frameworks.base.Unsupported with every reason.
     """
     from planner.answers.plans import emission
 
-    return emission.emit(_request(document, parts), launcher)
+    return emission.emit(_request(document, parts), launcher, pick)
 
 
 def size(document: Mapping[str, Any] | None = None, **parts: Any) -> SizingAnswer:

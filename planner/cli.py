@@ -27,6 +27,7 @@ from planner.commands.question import command_of
 from planner.commands.server import choose, set_apart
 from planner.commands.shared import Json
 from planner.commands.tune import tune
+from planner.commands.typed_words import repeated, written_out
 from planner.commands.validate import validate
 from planner.commands.validations import validations
 from planner.questions.registry import QUESTIONS
@@ -145,6 +146,10 @@ def run(arguments: Sequence[str]) -> int:
     if first in ("read", "lint"):
         arguments = lint_commands.script_arguments(arguments)
     command = _built(_application(first))
+    arguments = written_out(command, arguments)
+    if "--json" not in arguments:
+        for sentence in repeated(command, arguments):
+            print(f"note: {sentence}", file=sys.stderr)
     code = guarded(
         lambda: command.main([*root, *arguments], prog_name="planner", standalone_mode=False),
         [*arguments, *root],

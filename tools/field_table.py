@@ -26,7 +26,7 @@ from planner.documents.request import PlanRequest, SearchSpec
 
 # What is an object in a document and a name on the command line.
 _NAMED = (
-    Field("model", "", "preset, or a Hugging Face config.json", "NAME|FILE"),
+    Field("model", "", "preset, or a Hugging Face config.json or its folder", "NAME|FILE|FOLDER"),
     Field("cluster", "", "preset, p5.48xlarge, shorthand such as 8x8xh100-sxm, or local", "NAME"),
 )
 # Document, the part of a request that it is, and its fields that are no options: objects, and what

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
+
+from pydantic import ValidationError
 
 from cost_models import plugins
 from cost_models.catalog.names import normal
@@ -94,13 +97,12 @@ def price_table() -> dict[str, Any]:
 
 @cache
 def accelerator_entries() -> dict[str, AcceleratorEntry]:
-    found = {
-        item["id"]: _accelerator_of(item) for item in _json("accelerators.json")["accelerators"]
-    }
+    entries = map(checked_entry, _json("accelerators.json")["accelerators"])
+    found = {entry.id: entry for entry in entries}
     names = {name for entry in found.values() for name in (entry.id, *entry.aliases)}
 
     def added(item: dict[str, Any]) -> AcceleratorEntry:
-        entry = _accelerator_of(item)
+        entry = checked_entry(item)
         own = {entry.id, *entry.aliases}
         plugins.untaken(own, names)
         if entry.spec.efficiency_profile not in ("", *profiles()):
@@ -120,7 +122,9 @@ def cluster_entries() -> dict[str, ClusterEntry]:
 
 @cache
 def accelerator_ids() -> dict[str, str]:
-    return {name: e.id for e in accelerator_entries().values() for name in (e.id, *e.aliases)}
+    """The ids of accelerators by each of their names, which may also lack their hyphens."""
+    names = {name: e.id for e in accelerator_entries().values() for name in (e.id, *e.aliases)}
+    return {name.replace("-", ""): accelerator for name, accelerator in names.items()} | names
 
 
 @cache
@@ -137,6 +141,53 @@ def _tier(item: dict[str, Any]) -> NetworkTier:
         oversubscription=item.get("oversubscription", 1.0),
         topology=item.get("topology", "switch"),
     )
+
+
+class _Read(dict[str, Any]):
+    """An object of an entry that knows which of its keys were not read."""
+
+    def __init__(self, item: dict[str, Any]) -> None:
+        super().__init__({key: self._inner(value) for key, value in item.items()})
+        self.unread = set(item)
+
+    @classmethod
+    def _inner(cls, value: Any) -> Any:
+        if isinstance(value, list):
+            return [cls._inner(one) for one in value]
+        return cls(value) if isinstance(value, dict) else value
+
+    def __getitem__(self, key: str) -> Any:
+        self.unread.discard(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.unread.discard(key)
+        return super().get(key, default)
+
+    def all_unread(self) -> set[str]:
+        """Also of the objects in it; a key that is no word of an entry is among them."""
+        lists = (value if isinstance(value, list) else [value] for value in self.values())
+        inner = (one for values in lists for one in values if isinstance(one, _Read))
+        return self.unread.union(*(one.all_unread() for one in inner))
+
+
+def checked_entry(item: dict[str, Any]) -> AcceleratorEntry:
+    """The entry of an object.  Raises ValueError, which names the entry and the key."""
+    read = _Read(item)
+    where = f"accelerators.json: {item.get('id', 'an entry without id')}"
+    try:
+        entry = _accelerator_of(read)
+    except KeyError as error:
+        unknown = difflib.get_close_matches(error.args[0], read.all_unread(), n=1)
+        hint = f"; {unknown[0]} is no key" if unknown else ""
+        raise ValueError(f"{where}: lacks {error.args[0]}{hint}") from None
+    except ValidationError as error:
+        (first, *_) = error.errors(include_url=False)
+        key = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{where}: {key}: {first['msg']}, got {first['input']}") from None
+    if unread := read.all_unread():
+        raise ValueError(f"{where}: {', '.join(sorted(unread))} is no key")
+    return entry
 
 
 def _accelerator_of(item: dict[str, Any]) -> AcceleratorEntry:

@@ -223,7 +223,7 @@ class ParallelPlan(Spec):
             wanted = " or ".join(str(count) for count in sorted(counts))
             raise ValueError(f"stage_layers names {len(self.stage_layers)} of {wanted} stages")
         if self.first_stage_layers or self.last_stage_layers:
-            raise ValueError("give stage_layers, or first/last_stage_layers, not both")
+            raise ValueError("give stage_layers, or first_stage_layers and last_stage_layers")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -40,13 +40,10 @@ def model(
     from planner.inputs.requests.model_import import described, spelled_out, with_own_code
     from planner.presentation.terminal import output, tables
 
-    folder = Path(name)
-    if folder.is_dir():
-        name = str(folder / "config.json")
     document = read_model(name, Path())
     if trust_remote_code:
         only_here("--trust-remote-code")
-        answer = with_own_code(document, folder)
+        answer = with_own_code(document, Path(name))
     else:
         answer = answered(
             lambda: described(document),

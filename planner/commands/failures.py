@@ -87,7 +87,9 @@ def _problems(error: Exception) -> tuple[Problem, ...] | None:
     from planner.documents.problems import problem, problems_of
 
     if isinstance(error, typer.TyperException):
-        message = error.format_message()
+        from planner.commands.usage_messages import usage_message
+
+        message = usage_message(error)
         # Without a message the help has been shown in place of an answer.
         return (problem("", "usage", message),) if message else ()
     if lacking := missing(error):

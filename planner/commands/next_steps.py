@@ -41,8 +41,17 @@ def after_plan(
 def _emit(answer: PlanAnswer, options: str) -> str:
     """How to get launch files, or why there are none."""
     if answer.launch is not None:
-        return f"planner emit {options} --framework {answer.launch.framework} > run.sh"
+        command = f"planner emit {options} --framework {answer.launch.framework} > run.sh"
+        return f"{command}  # {_written(answer)}"
     return f"no launch files: {answer.no_launch}"
+
+
+def _written(answer: PlanAnswer) -> str:
+    """Which plan the files are of."""
+    recommended = next((one for one in answer.picks if one.name == "recommended"), None)
+    if recommended is None or answer.best is None or recommended.plan.id == answer.best.id:
+        return "the best plan"
+    return "the recommended plan; --pick fastest: the best"
 
 
 def _why_command(
@@ -64,7 +73,9 @@ def _why_command(
     }
     plan_fields = [name for name, field in FIELDS.items() if field.part == "plan"]
     words = [command_line(option_values, source, plan_fields), command_line(fields, None, ())]
-    return " ".join(["planner why", *filter(None, words)])
+    changed = [n for n, value in other.items() if value != getattr(plan, n) and n != "dp"]
+    said = " and ".join(f"{name} {_option(other[name])}" for name in changed)
+    return f"{' '.join(['planner why', *filter(None, words)])}  # the best plan with {said}"
 
 
 def _neighbours(plan: ParallelPlan, accelerators: int) -> Iterator[ParallelPlan]:

@@ -2,21 +2,58 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 
-from planner.commands.options import FIELDS, PIPELINE
+from planner.commands.options import FIELDS, PIPELINE, Part, part_of
 from planner.documents.problems import Problem
 
 EXAMPLE = (
     "planner plan --model llama-3.1-8b --cluster 1x8xh100-sxm --seq-length 8k "
     "--global-batch-size 64"
 )
+_STEP = (
+    "planner rl --model llama-3.1-8b --cluster 2x8xh100-sxm --prompts 128 --samples 8 "
+    "--prompt-tokens 512 --max-response-tokens 8k"
+)
 # A part that is missing, by the options that make it.
 _PARTS = {
     "/model": "--model",
     "/cluster": "--cluster",
     "/training": "--seq-length and --global-batch-size",
+    "/reinforcement": "--prompts, --prompt-tokens and --max-response-tokens",
+}
+_NO_PLAN = (
+    "no plan is given: add --tp, --pp and others (`planner plan` finds the best); for example "
+    "--tp 8 --pp 2"
+)
+# Options and arguments that are no fields of a request, by the place that a problem names.
+_ELSEWHERE = {
+    "/sensitivity/inputs": "--input",
+    "/sensitivity/factors": "--factors",
+    "/sensitivity/resolution": "--resolution",
+    "/files": "FILE",
+    "/log": "LOG",
+    "/a": "A",
+    "/b": "B",
+}
+# The option of a plan that a rule is about.
+_OF_RULE = {
+    "batch_identity": "--micro-batch-size",
+    "heads_not_divisible": "--tp",
+    "kv_heads": "--tp",
+    "ffn_not_divisible": "--tp",
+    "tp_exceeds_domain": "--tp",
+    "sequence_parallel": "--sequence-parallel",
+    "cp_seq": "--cp",
+    "experts_not_divisible": "--ep",
+    "layers_not_divisible": "--pp",
+    "vpp_layout": "--vpp",
+    "schedule_micro_batches": "--schedule",
+    "zero_stage": "--zero-stage",
+    "recompute": "--recompute",
 }
 # A value that does, by option.
 _EXAMPLES = {
@@ -29,7 +66,21 @@ _EXAMPLES = {
     "--global-batch-size": "512",
     "--tokens": "15T",
     "--tp": "8, 1..8 or 1,2,4",
+    "--zero-stage": "0, 1, 2 or 3",
+    "--memory-risk": "5%",
 }
+# Values that were typed with a letter: here it counts in powers of 1,024.
+_BINARY = re.compile(r"[0-9.]+[kKmM]\Z")
+_FIELD_NAME = re.compile(r"\b[a-z0-9]+(?:_[a-z0-9]+)+\b")
+_PARTS_OF_FIELDS: tuple[Part, ...] = (
+    "cluster",
+    "training",
+    "search",
+    "plan",
+    "sizing",
+    "fit",
+    "reinforcement",
+)
 _MOST_CHOICES = 20
 
 
@@ -38,7 +89,7 @@ def problem_lines(problems: Sequence[Problem], words: Sequence[str]) -> list[str
     missing = {one.pointer for one in problems if one.code == "missing"}
     lines = [_line(one, words) for one in problems]
     if missing & _PARTS.keys() and not _names_a_document(words):
-        lines.append(f"for example: {EXAMPLE}")
+        lines.append(f"for example: {_STEP if words[0] in ('rl', 'rl-emit') else EXAMPLE}")
     return lines
 
 
@@ -50,40 +101,89 @@ def _kind(problem: Problem, option: str) -> str:
 
 
 def _line(problem: Problem, words: Sequence[str]) -> str:
+    if problem.pointer == "/plan" and problem.code == "missing" and not _names_a_document(words):
+        return _NO_PLAN
     option = _option(problem, words)
+    of_rule = problem.pointer == "/plan"  # which says itself what would do
     text = problem.detail if not option else problem.detail.removeprefix(f"{option} ")
     few = len(problem.allowed) <= _MOST_CHOICES
+    if problem.code not in ("not_allowed", "unknown_name") and not _names_a_document(words):
+        text = _in_options(text, option)
     if problem.code == "unknown_name" and problem.allowed and few:
         text += f"; one of {', '.join(map(str, problem.allowed))}"
     if problem.did_you_mean:
         text += f"; did you mean {' or '.join(problem.did_you_mean)}?"
     if problem.code == "unknown_name" and option and not few:
         text += f"; planner catalog {_kind(problem, option)} lists all {len(problem.allowed)}"
-    if option in _EXAMPLES and problem.code != "missing" and not problem.did_you_mean:
+    if problem.code == "less_than_equal" and _BINARY.match(_value(option, words)):
+        text += f" ({_value(option, words)} counts in powers of 1,024)"
+    if option in _EXAMPLES and not (of_rule or problem.code == "missing" or problem.did_you_mean):
         text += f"; for example {option} {_EXAMPLES[option]}"
-    return text if problem.code == "usage" else _placed(problem, option, text)
+    return (
+        text
+        if problem.code == "usage"
+        else _placed(problem, option, text, _names_a_document(words))
+    )
 
 
-def _placed(problem: Problem, option: str, text: str) -> str:
+def _placed(problem: Problem, option: str, text: str, document: bool) -> str:
     if " and " in option:
         text = text.replace("is required", "are required")
+    if not option and not document and problem.pointer == "/plan":
+        return text  # of several options
     return f"{option or problem.pointer or '/'}: {text}"
+
+
+def _value(option: str, words: Sequence[str]) -> str:
+    """What was typed for an option."""
+    return next((after for before, after in reversed([*pairwise(words)]) if before == option), "")
+
+
+@cache
+def _flags() -> dict[str, str]:
+    """The option of each field, by its place in a request, and by its name where that is one's."""
+    named = {name: field.flag for name, field in {**PIPELINE, **FIELDS}.items()}
+    placed = {
+        f"/{part}/{name}": field.flag
+        for part in _PARTS_OF_FIELDS
+        for name, field in part_of(part).items()
+    }
+    return named | placed
+
+
+def _in_options(text: str, option: str) -> str:
+    """A sentence with options in place of fields; without the one that the line begins with."""
+    fields = {name.rpartition("/")[2]: flag for name, flag in _flags().items()}
+    text = _FIELD_NAME.sub(lambda found: fields.get(found[0], found[0]), text)
+    return text.removeprefix(option).lstrip(" ,") if option else text
 
 
 def _option(problem: Problem, words: Sequence[str]) -> str:
     """The option that was typed, or has to be; empty where the value stands in a document."""
     given = {word.partition("=")[0] for word in words}
-    missing = problem.code == "missing" and not _names_a_document(words)
-    if missing and problem.pointer in _PARTS:
-        return _PARTS[problem.pointer]
-    parts = problem.pointer.split("/")[1:]
-    known = {**PIPELINE, **FIELDS}
-    while parts and parts[-1].isdigit():
-        parts.pop()
+    document = _names_a_document(words)
+    pointer = re.sub(r"(/[0-9]+)+\Z", "", problem.pointer)
+    if problem.code == "missing" and not document and pointer in _PARTS:
+        return _PARTS[pointer]
+    if pointer == "/cluster" and "--card" in given:
+        return "--card"
+    if problem.code == "no_file" and pointer in ("", "/files", "/a", "/b"):
+        return _ELSEWHERE.get(pointer, "FILE")
+    if not document and (pointer in _ELSEWHERE or pointer in _flags()):
+        return _ELSEWHERE.get(pointer) or _flags()[pointer]
+    if pointer == "/plan":
+        flag = _OF_RULE.get(problem.code, "")
+        return flag if flag in given else ""
+    parts = pointer.split("/")[1:]
+    if len(parts) == 1 and not document:  # a part: the field that its problem begins with
+        flag = _flags().get(f"{pointer}/{problem.detail.partition(' ')[0].rstrip(',')}", "")
+        if flag:
+            return flag
     name = parts[-1] if parts and len(parts) <= 3 else ""
-    flag = known[name].flag if name in known else f"--{name.replace('_', '-')}"
+    flag = _flags().get(name, f"--{name.replace('_', '-')}")
     typed = flag in given or f"--no-{flag[2:]}" in given
-    return flag if name and (typed or (missing and name in known)) else ""
+    required = problem.code == "missing" and not document and name in _flags()
+    return flag if name and (typed or required) else ""
 
 
 def _names_a_document(words: Sequence[str]) -> bool:

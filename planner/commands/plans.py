@@ -141,6 +141,10 @@ def emit_files(
     launcher: Annotated[
         str | None, typer.Option(metavar="NAME", help=LAUNCHERS, autocompletion=_launchers)
     ] = None,
+    pick: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="recommended (where left out), fastest, most-headroom"),
+    ] = None,
     json: Json = False,
     option_values: Mapping[str, Any],
 ) -> int:
@@ -153,8 +157,8 @@ def emit_files(
     try:
         with bar("searching"):
             bundle = answered(
-                lambda: emit(asked, launcher),
-                lambda service: service.bundle(asked.document(), launcher=launcher),
+                lambda: emit(asked, launcher, pick),
+                lambda service: service.bundle(asked.document(), launcher=launcher, pick=pick),
             )
     except NothingFits as error:
         return nothing_fits(error.problems, json)

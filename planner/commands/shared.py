@@ -89,12 +89,18 @@ def read_document(
 
 
 def read_model(name: str, folder: Path) -> Any:
-    """The document in a model file, or the name as it is where it is not that of a file."""
+    """The document in a model file or in a folder's config.json, or else the name as it is.
+
+    Raises RequestError where the name is that of another file or folder and of no preset.
+    """
     from planner.documents.loading import CONFIG_MARKS, load_document
     from planner.documents.problems import RequestError
 
     path = folder / name
-    if path.suffix not in (".json", ".yaml", ".yml"):
+    if name.strip() and path.is_dir() and (path / "config.json").is_file():
+        path /= "config.json"
+    elif path.suffix not in (".json", ".yaml", ".yml"):
+        _refuse_other(name, path)
         return name
     try:
         document = load_document(path)
@@ -105,6 +111,22 @@ def read_model(name: str, folder: Path) -> Any:
         called = path.resolve().parent.name if path.stem == "config" else path.stem
         document["_name_or_path"] = called
     return document
+
+
+def _refuse_other(name: str, path: Path) -> None:
+    """Refuse a file or folder that holds no model, unless a preset has its name."""
+    from cost_models.catalog.models import model
+    from cost_models.catalog.names import UnknownName
+    from planner.documents.problems import refuse, shown
+
+    if not name.strip() or not path.exists():
+        return
+    try:
+        model(name)
+    except UnknownName:
+        here = f"no config.json in {shown(name)!r}"
+        detail = here if path.is_dir() else f"{shown(name)!r} is no config.json"
+        raise refuse("/model", "no_config", detail) from None
 
 
 def print_bundle(bundle: Bundle, folder: Path | None, json: bool, *, whole: bool) -> int:

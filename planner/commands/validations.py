@@ -12,7 +12,7 @@ from planner.commands.shared import Json
 
 def validations(
     name: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="one of them, as it was reported")
+        str | None, typer.Argument(metavar="[ID]", help="of a validation, as the list prints it")
     ] = None,
     json: Json = False,
 ) -> int:

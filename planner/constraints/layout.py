@@ -40,7 +40,10 @@ def _layers_text(c: Context, p: ParallelPlan) -> str:
             f"{layers} layers less {p.first_stage_layers} first and {p.last_stage_layers} last do "
             f"not divide over the other stages of {p.pp}"
         )
-    return f"{layers} layers do not divide over {p.pp} stages; give first/last_stage_layers"
+    return (
+        f"{layers} layers do not divide over {p.pp} stages; give first_stage_layers or "
+        "last_stage_layers"
+    )
 
 
 def _vpp(c: Context, p: Plans) -> BoolArray:

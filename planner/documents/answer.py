@@ -36,6 +36,13 @@ class Reason(Document):
     numbers: dict[str, float] = Field({})
 
 
+class LimitConflict(Document):
+    """Limits of a request, by plan field, that no plan meets whatever else is varied, and why."""
+
+    fields: tuple[str, ...]
+    text: str
+
+
 class SpaceAxis(Document):
     """One axis of the space that was searched."""
 
@@ -258,6 +265,7 @@ class PlanAnswer(Answer):
     `request` has both; fallback: a sentence on it.  unbuildable: where the framework
     asked for runs no plan at all.  evidence: what was measured near the best plan.
     rival: of other degrees of parallelism; none where the search is not for time or saw none.
+    conflicts: where nothing fits, limits of the request that no plan can meet.
     """
 
     layers: dict[str, int] = Field({})
@@ -282,6 +290,7 @@ class PlanAnswer(Answer):
     fallback: str | None = None
     pareto: tuple[PlanReport, ...]
     nearest: tuple[Nearest, ...]
+    conflicts: tuple[LimitConflict, ...] = ()
     space: tuple[SpaceAxis, ...]
     counts: Counts
     baseline: Baseline | None

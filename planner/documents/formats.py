@@ -152,6 +152,12 @@ def signed_share(value: float) -> str:
     return f"{100 * value:+.1f} %"
 
 
+def tflop_per_s(value: float) -> str:
+    """A rate of one accelerator, in TFLOP/s."""
+    rate = value / 1e12
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+
+
 def reason_words(code: str) -> str:
     """A reason code in words."""
     return REASONS[code].short if code in REASONS else code.replace("_", " ")

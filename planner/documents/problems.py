@@ -12,6 +12,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from planner.documents.answer import Reason
+from planner.documents.short_names import SHORT_NAMES
 
 Scalar = str | int | float | bool | None
 T = TypeVar("T")
@@ -183,7 +184,8 @@ def missing(name: str, pointer: str = "") -> Problem:
 def unknown_field(pointer: str, name: str, names: Iterable[str]) -> Problem:
     """A field that its object does not have, with the nearest that it has."""
     detail = f"no field {shown(name)!r} here"
-    close = nearest(name, names)
+    long = SHORT_NAMES.get(name)
+    close = (long,) if long in (known := list(names)) else nearest(name, known)
     return problem(join(pointer, name), "unknown_field", detail, did_you_mean=close)
 
 
@@ -228,6 +230,9 @@ def from_validation(
     """Translate what pydantic found in `document`, which stands at `pointer` of the request."""
     found = error.errors(include_url=False)
     own = [f for f in found if not _derived(f["loc"], document)] or found
+    wrong_items = {f["loc"][:-1] for f in own if f["loc"]}
+    # What lacks items since they are wrong themselves says nothing new.
+    own = [f for f in own if f["type"] != "too_short" or f["loc"] not in wrong_items]
     listed, rest = own[:MOST_PROBLEMS], own[MOST_PROBLEMS:]
     return [
         *(
@@ -271,6 +276,12 @@ def translate(
     if code in limits:
         detail = f"must be {limits[code].format(**context)}, got {shown(got)}"
         return problem(pointer, code, detail, got)
+    if code in ("too_short", "too_long"):
+        bound = f"at least {context['min_length']}" if code == "too_short" else (
+            f"at most {context['max_length']}"
+        )  # fmt: skip
+        detail = f"must have {bound} values, got {context['actual_length']}"
+        return problem(pointer, code, detail, got)
     if code == "string_pattern_mismatch":
         detail = f"must be printable, without control characters; got {shown(got)!r}"
         return problem(pointer, code, detail, got)
@@ -283,6 +294,8 @@ def wrong_type(pointer: str, expected: str, got: Any) -> Problem:
     """A value of the wrong type, such as a string where a number belongs."""
     value = shown(got)
     described = f"the string {value!r}" if isinstance(got, str) else str(_json_word(value))
+    if expected == "an integer" and isinstance(got, float) and got.is_integer():
+        described += ", a number with a point or an exponent"
     return problem(pointer, "wrong_type", f"must be {expected}, got {described}", got)
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from cost_models.catalog import hardware
+from cost_models.catalog.hardware_entries import checked_entry
 from cost_models.catalog.names import UnknownName, normal, resolve
 from cost_models.spec import ClusterSpec
 
@@ -400,3 +403,22 @@ def test_importing_the_catalog_reads_no_data() -> None:
         "assert not {'json', 'numpy', 'pydantic'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"memory_bytes_per_s": None, "memory_bytes_per_sec": 1e12},
+         "lacks memory_bytes_per_s; memory_bytes_per_sec is no key"),
+        ({"aliasses": []}, "aliasses is no key"),
+        ({"peak_flop_per_s": {"bf16": 100, "fp16": None, "fp8": None}},
+         "peak_bf16_flop_per_s: Input should be greater than or equal to 1000000, got 100"),
+    ],
+)  # fmt: skip
+def test_a_wrong_entry_is_named_with_its_key(wrong: dict[str, Any], says: str) -> None:
+    first = json.loads(Path(hardware.__file__).with_name("accelerators.json").read_text())[
+        "accelerators"
+    ][0]
+    item = {key: value for key, value in {**first, **wrong}.items() if value is not None}
+    with pytest.raises(ValueError, match=re.escape(f"accelerators.json: {first['id']}: {says}")):
+        checked_entry(item)

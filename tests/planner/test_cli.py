@@ -256,10 +256,14 @@ def test_next_commands_work(ask: Any, more: list[str]) -> None:
     emit, why, again = next_lines(out)
     if "deepspeed" in more:
         assert "--framework deepspeed > run.sh" in emit
-    program, command, *words = shlex.split(emit.removesuffix("> run.sh"))
+    command, _, written = emit.partition(" > run.sh  # ")
+    assert written in ("the best plan", "the recommended plan; --pick fastest: the best")
+    program, command, *words = shlex.split(command)
     assert (program, command) == ("planner", "emit")
     assert ask("emit", *words)[0] == 0
     best = json.loads(ask("plan", *PLANNED, *more, "--json")[1])["best"]["plan"]
+    why, _, neighbour = why.partition("  # the best plan with ")
+    assert neighbour
     program, command, *words = shlex.split(why)
     assert (program, command) == ("planner", "why")
     answer = WhyAnswer.model_validate_json(ask("why", *words, "--json")[1])
@@ -268,6 +272,7 @@ def test_next_commands_work(ask: Any, more: list[str]) -> None:
     asked = answer.estimate.plan.model_dump(mode="json")
     changed = {name for name in asked if asked[name] != best[name]} - {"dp"}
     assert len(changed) == 1
+    assert neighbour.split()[0] in changed
     assert again.endswith("--json")
 
 

@@ -78,7 +78,7 @@ def test_bad_file(ask: Any, tmp_path: Path, text: str) -> None:
         (["plan", "a.yaml", "--request", "b.yaml"], "give the request once"),
         (["plan", "absent.yaml"], "No such file"),
         (["plan"], "--cluster: is required"),
-        (["estimate", *PLANNED], "/plan: is required"),
+        (["estimate", *PLANNED], "no plan is given: add --tp, --pp and others"),
         (["emit", *PLANNED, "--framework", "megaton"], "did you mean"),
         (["frobnicate"], "No such command"),
         (["model"], "Missing argument"),

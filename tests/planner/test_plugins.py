@@ -133,7 +133,7 @@ def test_what_is_broken_is_named_and_left_out(tmp_path: Path) -> None:
         "clumsy: clumsy.runtimes.loud: OSError: no such file",
         "row 0: ValueError: the name 'h100-sxm' is taken",
         "row 1: ValueError: no efficiency profile 'none'",
-        "row 2: KeyError: 'memory_bytes'",
+        ": lacks memory_bytes",
         "clumsy.frameworks.wrong: TypeError: FRAMEWORK must be a Framework, got int",
         "clumsy: catalog/models.json: JSONDecodeError",
     ):

@@ -8,12 +8,14 @@ import { answer, apply, resolved, units } from "../state.js";
 
 export function NoPlanFits() {
   const meaning = useReasons();
-  const { counts, nearest } = answer.value;
+  const { conflicts = [], counts, nearest } = answer.value;
   const reasons = Object.entries(counts.rejected).sort((a, b) => b[1] - a[1]);
   const encoders = resolved.value?.model.encoders.length > 0;
   const most = Math.max(...reasons.map(([, number]) => number));
   return html`
     <section class="card no-plan-fits" aria-label="What would fit">
+      ${conflicts.length > 0 && html`<h3>Limits that no plan meets</h3>
+        <ul class="conflicts">${conflicts.map(({ text }) => html`<li>${text}</li>`)}</ul>`}
       ${nearest.map((miss) => html`<${Miss} miss=${miss} />`)}
       ${encoders && html`<h3>What can be planned</h3>
         <ul class="changes"><li><button type="button" onClick=${planAlone}>Language model alone</button><span class="muted">without the encoder</span></li></ul>`}

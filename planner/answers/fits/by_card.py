@@ -213,8 +213,8 @@ def _assumptions(trainers: dict[Method, str], rows: list[CardRow]) -> Iterator[N
         if cell is not None and cell.error_band is not None
     ]
     if spans:
-        text = f"times are estimates, {min(spans):.2f} to {1 / min(spans):.2f} times as long"
-        yield Note(code="times", text=f"{text} in 4 of 5 cases")
+        text = f"a run takes {min(spans):.2f} to {1 / min(spans):.2f} times the time shown"
+        yield Note(code="times", text=f"times are estimates; in 4 of 5 cases {text}")
     dated = hardware.prices_date()
     yield Note(
         code="price", text=f"prices are catalog defaults of {dated}; cards without are owned"

@@ -361,8 +361,8 @@ def _times(asked: FitRequest, rows: list[Row]) -> str:
     if not bands:
         return "nothing was run: memory is an estimate"
     low, high, known = zip(*bands, strict=True)
-    off = f"{min(low):.2f} to {max(high):.2f} times as long in 4 of 5 cases"
-    return f"memory and times are estimates, times {off}; published runs on this card: {max(known)}"
+    off = f"in 4 of 5 cases a run takes {min(low):.2f} to {max(high):.2f} times the time shown"
+    return f"memory and times are estimates; {off}; published runs on this card: {max(known)}"
 
 
 def _assumptions(asked: FitRequest, lengths: tuple[int, ...], rows: list[Row]) -> Iterator[Note]:
@@ -371,13 +371,13 @@ def _assumptions(asked: FitRequest, lengths: tuple[int, ...], rows: list[Row]) -
     risk = share(asked.base.search.memory_risk)
     yield Note(
         code="fits",
-        text=f"fits: runs out of memory with a chance of at most {risk}; each plan is the fastest "
-        "that does, and the largest micro-batch may need another",
+        text=f'"fits" means a risk of at most {risk} of running out of memory; tokens/s and GiB '
+        'free are those of the fastest plan that fits, and "max mbs" may need a slower one',
     )
     yield Note(
         code="trainers",
-        text="by the trainer that reaches the longest sequences, of those the fastest; hours and "
-        "cost are without failures, checkpoints and evaluation",
+        text="each row is for one trainer: the fastest of those that reach the longest sequences; "
+        "hours and cost are without failures, checkpoints and evaluation",
     )
     yield from trained_with_notes(rows)
     if host_bytes := max((cell.host_bytes for row in rows for cell in row.cells), default=0.0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from io import BytesIO
 from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
@@ -10,13 +11,17 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import TrainingSpec
 from planner import frameworks
 from planner.answers.plans import plan_answers
+from planner.documents.answer import Pick
 from planner.documents.formats import overflow
-from planner.documents.problems import RequestError, problem, refuse
+from planner.documents.problems import RequestError, choice, problem, refuse
 from planner.documents.request import PlanRequest
 from planner.documents.typed_values import looked_up
 from planner.frameworks import launchers
 from planner.frameworks.base import Bundle
 from planner.frameworks.devices import WRITTEN, other_stack, preferred
+
+# Plans of an answer that files are written for, as an option has their names.
+PICKS = ("recommended", "fastest", "most-headroom")
 
 
 class NothingFits(RequestError):
@@ -26,12 +31,12 @@ class NothingFits(RequestError):
         super().__init__([problem(pointer, "nothing_fits", detail, got)])
 
 
-def emit(request: PlanRequest, launcher: str | None = None) -> Bundle:
+def emit(request: PlanRequest, launcher: str | None = None, pick: str | None = None) -> Bundle:
     """The files of the request's framework.
 
     For the request's plan (Megatron-LM's unless it names another), or else for the plan that is
-    recommended, of the framework that is the fastest unless it names one; launcher: a key of
-    planner.frameworks.launchers.LAUNCHERS, None for the framework's own script.
+    recommended, or another of PICKS, of the framework that is the fastest unless it names one;
+    launcher: a key of planner.frameworks.launchers.LAUNCHERS, None for the framework's own script.
 
     Raises planner.frameworks.base.Unsupported with every reason, NothingFits, and RequestError
     for a launcher that is unknown or cannot start these files.
@@ -41,11 +46,15 @@ def emit(request: PlanRequest, launcher: str | None = None) -> Bundle:
     if stack := other_stack(request.cluster, WRITTEN):
         raise NothingFits(f"no launch files: {stack}, which no framework here writes for")
     name = request.search.framework or preferred(request.cluster) or frameworks.PREFERRED
-    plan = request.plan
+    plan, said = request.plan, list[str]()
+    if pick is not None and plan is not None:
+        raise refuse("/pick", "inconsistent", "goes without a plan: this one is written", pick)
     if plan is None:
-        request, name, plan = _recommended(request)
+        if pick is not None and pick not in PICKS:
+            raise RequestError([choice("/pick", pick, PICKS)])
+        request, name, plan, said = _picked(request, pick or PICKS[0])
     asked, framework = request.for_framework(name), frameworks.get(name)
-    bundle = framework.write(asked, plan)
+    bundle = _with_words(framework.write(asked, plan), said)
     bundle = launched(bundle, asked, launcher)
     memory = plan_answers.estimate(asked, plan).estimate.memory
     if memory.peak_bytes > memory.capacity_bytes:
@@ -53,19 +62,55 @@ def emit(request: PlanRequest, launcher: str | None = None) -> Bundle:
     return bundle
 
 
-def _recommended(request: PlanRequest) -> tuple[PlanRequest, str, ParallelPlan]:
-    """The request as it was answered, the framework and the plan.  Raises NothingFits."""
+def _picked(request: PlanRequest, pick: str) -> tuple[PlanRequest, str, ParallelPlan, list[str]]:
+    """The request as it was answered, the framework, the plan and words on it.
+
+    Raises NothingFits.
+    """
     answer = plan_answers.find(request)
     if answer.best is None and answer.unbuildable is not None:
         raise NothingFits(answer.unbuildable.sentence)
+    if answer.conflicts:
+        raise NothingFits(f"nothing fits: {'; '.join(one.text for one in answer.conflicts)}")
     if answer.best is None:
         raise NothingFits("nothing fits; `planner plan` says why")
     if answer.launch is None:
         raise NothingFits("no framework here runs what was asked for")
-    picked = next((one.plan for one in answer.picks if one.name == "recommended"), answer.best)
+    found = next((one for one in answer.picks if one.name.replace(" ", "-") == pick), None)
     training = TrainingSpec.model_validate(answer.request["training"])
     answered = request.model_copy(update={"training": training})
-    return answered, answer.launch.framework, picked.plan
+    name = answer.launch.framework
+    if found is None:  # the plan with most memory free was asked for
+        return answered, name, answer.best.plan, []
+    return answered, name, found.plan.plan, pick_words(found, answer.picks)
+
+
+def pick_words(pick: Pick, picks: Sequence[Pick]) -> list[str]:
+    """Which plan it is, and how to have another that is meant more often."""
+    first = picks[0]
+    if pick.plan.plan == first.plan.plan:
+        alike = [one.name for one in picks if one.plan.plan == first.plan.plan and one != first]
+        said = [f"The fastest plan{', which is also ' + alike[0] if alike else ''}."]
+        other = next((one for one in picks if one.name == "recommended"), first)
+        if other.plan.plan != first.plan.plan:
+            said.append(f"planner emit without --pick writes the recommended one: {other.why}.")
+        return said
+    plan = "plan with most headroom" if pick.name == "most headroom" else f"{pick.name} plan"
+    slower = f"{100 * pick.slower_by:.2f} % slower than the fastest"
+    said = [f"The {plan}, {slower}: {pick.why}."]
+    return [*said, "planner emit --pick fastest writes the fastest."]
+
+
+def _with_words(bundle: Bundle, said: Sequence[str]) -> Bundle:
+    """The bundle with these words in the header of its main file, under the first of its lines."""
+    text = bundle.files[bundle.main]
+    first = next((line for line in text.splitlines() if line.startswith("# ")), None)
+    if not said or first is None:
+        return bundle
+    lines = "\n".join([first, *(f"# {sentence}" for sentence in said)])
+    return bundle.model_copy(
+        update={"files": {**bundle.files, bundle.main: text.replace(first, lines, 1)}}
+    )
 
 
 def launched(bundle: Bundle, request: PlanRequest, launcher: str | None) -> Bundle:

@@ -28,6 +28,7 @@ from planner.answers.plans.competition import Entry, by_trainers, compete, faste
 from planner.answers.plans.explain import report, reports, reports_of_several
 from planner.answers.plans.host_memory import FIELD as OFFLOADED
 from planner.answers.plans.host_memory import offloading
+from planner.answers.plans.limit_conflicts import limit_conflicts
 from planner.answers.plans.near_misses import (
     difference,
     near_misses,
@@ -41,8 +42,10 @@ from planner.answers.plans.unsearched_fields import held_fixed
 from planner.constraints import RULES, Context, Rule, passing, violations
 from planner.documents.answer import (
     Baseline,
+    Counts,
     EstimateAnswer,
     Launch,
+    Nearest,
     PlanAnswer,
     ProfileInfo,
     Reason,
@@ -50,6 +53,7 @@ from planner.documents.answer import (
     Unbuildable,
     WhyAnswer,
 )
+from planner.documents.formats import gib
 from planner.documents.plan_report import PlanReport
 from planner.documents.request import PlanRequest
 from planner.documents.scored_runs import Evidence
@@ -177,11 +181,29 @@ def _explained(
         measure_next=measure_next(request, outcome.contenders),
         pareto=front,
         nearest=tuple(missed),
+        conflicts=() if best else limit_conflicts(request),
         space=space.axes(),
-        counts=outcome.counts,
+        counts=_with_least_memory(outcome.counts, model, request, missed),
         baseline=_baseline(request, model, rules, best),
         search_time_s=searched_s,
     )
+
+
+def _with_least_memory(
+    counts: Counts, model: CostModel, request: PlanRequest, missed: Sequence[Nearest]
+) -> Counts:
+    """The counts, with what the plan that misses by least needs as the example of memory."""
+    plan = missed[0].plan if missed else None
+    if plan is None:
+        return counts
+    own = report(model, request, plan)
+    text = (
+        f"the plan that needs least takes {gib(own.memory.peak_bytes)} of "
+        f"{gib(own.memory.capacity_bytes)} GiB"
+    )
+    if own.fits:
+        text = "; ".join(reason.text for reason in memory_reasons(request, own))
+    return counts.model_copy(update={"examples": counts.examples | {"memory": text}})
 
 
 def estimate(request: PlanRequest, plan: ParallelPlan) -> EstimateAnswer:

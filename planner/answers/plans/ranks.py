@@ -15,7 +15,7 @@ from planner.answers.plans.plan_answers import IllegalPlan, illegal
 from planner.answers.plans.rank_orders import rank_orders
 from planner.documents.answer import RankOrder
 from planner.documents.plan_report import Document, Note
-from planner.documents.problems import refuse
+from planner.documents.problems import refuse, shown
 from planner.documents.request import PlanRequest
 from planner.frameworks.rank_orders import Grid, IntArray, NoOrder, grids, order_of
 from planner.search.exhaustive import cost_model
@@ -94,7 +94,15 @@ def ranks(request: PlanRequest, plan: ParallelPlan, framework: str) -> RanksAnsw
         order = order_of(framework, plan)
         dense, experts = grids(order, plan)
     except UnknownName as error:
-        raise refuse("/order", "unknown_name", str(error)) from None
+        detail, known = f"unknown framework {shown(framework)!r}", error.known
+        raise refuse(
+            "/order",
+            "unknown_name",
+            detail,
+            framework,
+            did_you_mean=error.nearest,
+            allowed=known,
+        ) from None
     except NoOrder as error:
         raise refuse("/plan", "no_rank_order", str(error)) from None
     # A framework's other refusals do not change where ranks are.

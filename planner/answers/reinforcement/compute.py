@@ -148,8 +148,12 @@ def _notes(spec: ReinforcementSpec, best: Layout) -> Iterator[Note]:
     )
     yield Note(
         code="scoring",
-        text="Scoring is a forward pass of the training plan for each model; the critic takes the "
-        "policy's time and states in the ratio of their parameters.",
+        text="Scoring is a forward pass of the training plan for each model"
+        + (
+            "; the critic takes the policy's time and states in the ratio of their parameters."
+            if spec.algorithm == "ppo"
+            else "."
+        ),
     )
     if best.trained.asked.trainer.pads:
         yield Note(

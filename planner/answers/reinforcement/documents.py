@@ -32,7 +32,7 @@ STEP_PARTS = {
     "policy_training": "optimizer steps of the policy, at expected lengths",
     "critic_training": "optimizer steps of the critic, at expected lengths",
     "weight_transfer": "new weights to the generation engines",
-    "offload": "models that take turns in memory",
+    "offload": "models moved to and from host memory",
 }
 
 
@@ -144,7 +144,10 @@ class ReinforcementSpec(Spec):
         if self.response_tokens is None and self.max_response_tokens is None:
             raise ValueError("needs response_tokens, max_response_tokens or both")
         if self.mean_tokens > self.longest_tokens:
-            raise ValueError("response_tokens, the mean, is more than max_response_tokens")
+            raise ValueError(
+                f"response_tokens {self.response_tokens:,}, the mean, is above "
+                f"max_response_tokens {self.max_response_tokens:,}"
+            )
         if (self.accepted_tokens is not None) != (self.speculative_tokens > 0):
             raise ValueError("speculative_tokens and accepted_tokens go together")
         if (self.accepted_tokens or 1.0) > 1 + self.speculative_tokens:

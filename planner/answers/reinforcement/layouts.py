@@ -280,7 +280,9 @@ def _trained(asked: ReinforcementRequest, nodes: int) -> Trained:
             return Trained(asked, nodes, _by_lengths(asked, bound), plan)
     raise NothingFits(
         f"no plan of the training fits on {nodes} node{'s' * (nodes > 1)} with sequences of "
-        f"{spec.sequence_tokens:,} tokens; `planner plan` says why"
+        f"{spec.sequence_tokens:,} tokens; for this model and these nodes `planner plan "
+        f"--seq-length {spec.sequence_tokens} --global-batch-size {spec.sequences}` says by how "
+        "much"
     )
 
 

@@ -91,7 +91,15 @@ def _spec(value: Any) -> ReinforcementSpec:
     if value is None:
         raise RequestError([missing(PART)])
     require_object(f"/{PART}", value)
-    return validate(f"/{PART}", value, ReinforcementSpec)
+    try:
+        return validate(f"/{PART}", value, ReinforcementSpec)
+    except RequestError as error:
+        lengths = ("response_tokens", "max_response_tokens")
+        lacking = all(value.get(name) is None for name in lengths)
+        # A check between fields is not made where one of them is missing.
+        if not lacking or all(one.code != "missing" for one in error.problems):
+            raise
+        raise RequestError([*error.problems, missing(lengths[-1], f"/{PART}")]) from None
 
 
 def _training(value: Any, spec: ReinforcementSpec) -> Any:

@@ -75,7 +75,7 @@ class _Machine:
         best = min(named, key=lambda one: _PRECISE.index(one.program))
         found, *others = best.nodes
         self.assumed += [
-            f"{n.nodes} x {n.per_node} {n.accelerator} left out: other nodes" for n in others
+            f"{n.nodes} x {n.per_node} {n.accelerator} left out: they differ" for n in others
         ]
         listed = self._listed(found, named)
         count = listed.nodes or 1
@@ -190,7 +190,8 @@ class _Machine:
                 self.assumed.append(f"network: {gbit:.0f} Gb/s of a node is typical (ibstat)")
             return group
         gbit = sum(ports.nics_gbit)
-        self.read.append(f"{len(ports.nics_gbit)} ports, {gbit:.0f} Gb/s of a node: ibstat")
+        count = len(ports.nics_gbit)
+        self.read.append(f"{count} port{'s' * (count > 1)}, {gbit:.0f} Gb/s of a node: ibstat")
         rate = {"bandwidth_bytes_per_s": gbit * 1e9 / 8 / group.accelerators_per_node}
         tier = outer.model_copy(update={"name": ports.fabric, **rate})
         return group.model_copy(update={"network": (*group.network[:-1], tier)})

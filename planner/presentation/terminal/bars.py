@@ -57,7 +57,7 @@ def memory_bars(memory: Memory, console: Console) -> list[RenderableType]:
     title.append(f"  GiB per stage, of {gib(memory.capacity_bytes)}", style="")
     hidden = len(memory.stages) - len(stages)
     if hidden:
-        title.append(f"; {hidden} more stages need no more", style="")
+        title.append(f"; {hidden} more stage{'s' * (hidden > 1)}, none fuller", style="")
     drawn = [cells(stage.parts, scale, width, MEMORY_PARTS) for stage in stages]
     used = [name for name in MEMORY_PARTS if any(one[name] for one in drawn)]
     return [title, grid, legend({name: name for name in used}, _MEMORY_STYLES, console)]

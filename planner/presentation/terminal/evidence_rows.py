@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from cost_models.catalog.hardware import accelerator
-from planner.documents.formats import seconds
+from planner.documents.formats import seconds, tflop_per_s
 from planner.documents.plan_report import PlanReport
 from planner.documents.scored_runs import Evidence, Record, ScoredRun
 from planner.presentation.terminal.text_wrap import Flow, prose
@@ -33,22 +33,22 @@ def evidence_rows(
     if evidence.record is None:
         yield "", Flow(_nearest(evidence.nearest[0], accelerator_id), ", ")
     else:
-        yield "record", Flow(_record(evidence.record, report), " ")
+        yield "published", Flow(_record(evidence.record, report), " ")
 
 
 def _record(record: Record, report: PlanReport) -> Iterator[str]:
     """The fastest published run, this plan beside it, and what it has that the run had not."""
     run, ratio = record.run, report.model_flop_per_s_per_accelerator / record.run.model_flop_per_s
-    rate = f"{run.model_flop_per_s / 1e12:.3g} TFLOP/s"
-    yield f"{rate} by {run.model} on {run.accelerators}"
-    yield f"({run.source} {run.year}),"
+    yield f"{tflop_per_s(run.model_flop_per_s)} TFLOP/s each at most:"
+    yield f"{run.model} on {run.accelerators}"
+    yield f"({run.source} {run.year});"
     if ratio < _BEYOND or not record.differs:
-        yield f"{ratio:.2f} times here"
+        yield f"here {ratio:.2f} times that"
         return
-    yield f"{ratio:.2f} times here, with"
+    yield f"here {ratio:.2f} times that, with"
     differs = list(record.differs[:_MOST_DIFFERENCES])
     if more := len(record.differs) - len(differs):
-        differs.append(f"{more} others")
+        differs.append(f"{more} more")
     yield from (f"{words}," for words in differs[:-1])
     yield differs[-1]
 

@@ -72,8 +72,8 @@ def _header(answer: FitAnswer, request: FitRequest) -> Iterator[RenderableType]:
         words.append(f"{short(tokens)} tokens")
     words.append("no price known" if price is None else f"{dollars(price)} per card-hour")
     yield Flow(words, indent=2)
-    room = f"{gib(answer.room_bytes)} GiB may be needed of {gib(answer.capacity_bytes)}"
-    yield Text(f"a card: {room}, the rest is for what estimates miss", "dim")
+    room = f"at most {gib(answer.room_bytes)} of {gib(answer.capacity_bytes)} GiB of a card"
+    yield Text(f"{room} are planned; the rest allows for the error of estimates", "dim")
 
 
 def _table(answer: FitAnswer) -> RenderableType:

@@ -72,7 +72,7 @@ def report_rows(
     utilisation = [
         f"MFU {formats.share(report.mfu)} (causal {formats.share(report.mfu_causal)})",
         f"HFU {formats.share(report.hfu)}",
-        f"{report.model_flop_per_s_per_accelerator / 1e12:.3g} TFLOP/s each",
+        f"{formats.tflop_per_s(report.model_flop_per_s_per_accelerator)} TFLOP/s each",
     ]
     facts.add_row("utilisation", Flow(utilisation))
     for name, row in _memory_rows(report.memory):
@@ -101,8 +101,8 @@ def _doubts(band: ErrorBand, selection: Selection | None) -> Iterator[str]:
     yield _band(band)
     if selection is not None and selection.share >= LEAST_SELECTION:
         seconds, error = formats.seconds(selection.expected_time_s), formats.share(selection.share)
-        best = f"the best of {selection.plans} estimates"
-        yield f"expect {seconds}: {best} is likely {error} too short"
+        best = f"the fastest of {selection.plans} estimates"
+        yield f"more likely {seconds}: {best} tends to be {error} short"
 
 
 def _memory_rows(memory: Memory) -> Iterator[tuple[str, RenderableType]]:

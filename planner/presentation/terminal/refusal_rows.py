@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from planner.documents import formats
-from planner.documents.answer import Change, Counts, Nearest, PlanAnswer
+from planner.documents.answer import Change, Counts, LimitConflict, Nearest, PlanAnswer
 from planner.presentation.terminal.text_wrap import Flow, prose
 
 _MOST_REASONS = 3
@@ -19,8 +19,8 @@ def count_rows(answer: PlanAnswer) -> list[RenderableType]:
     line = Flow(
         [
             Text.assemble((f"{counts.feasible:,}", "bold"), f" of {counts.enumerated:,} plans fit"),
-            f"{counts.dominated:,} dominated",
-            f"{counts.costed:,} evaluated in {formats.seconds(answer.search_time_s)}",
+            f"{counts.dominated:,} never better",
+            f"{counts.costed:,} priced in {formats.seconds(answer.search_time_s)}",
         ],
         ", ",
         indent=2,
@@ -37,7 +37,7 @@ def count_rows(answer: PlanAnswer) -> list[RenderableType]:
     told = [rejected[0], *(memory or rejected[1:2])]
     words = [f"{count:,} for {formats.reason_words(reason)}" for count, reason in told]
     if rest := sum(count for count, _ in rejected) - sum(count for count, _ in told):
-        words.append(f"{rest:,} others")
+        words.append(f"{rest:,} otherwise")
     return [*cut, line, Flow(words, ", ", indent=2, head="rejected: ")]
 
 
@@ -49,19 +49,32 @@ def _rejected(counts: Counts) -> list[tuple[int, str]]:
 def nothing_fits_rows(answer: PlanAnswer) -> list[RenderableType]:
     """Why nothing fits, and what is nearest to it."""
     rows: list[RenderableType] = [Text("Nothing fits", style="bold red")]
-    examples = answer.counts.examples
-    explained = [reason for _, reason in _rejected(answer.counts) if reason in examples]
-    if len(explained) > 1:  # every space has combinations that miss the cluster's size
-        explained = [reason for reason in explained if reason != "world_size"]
-    rows += [
-        prose(f"{formats.reason_words(reason)}: {examples[reason]}", hanging=2)
-        for reason in explained[:_MOST_REASONS]
-    ]
+    rows += [_conflict_row(conflict) for conflict in answer.conflicts]
+    if not answer.conflicts:
+        rows += [
+            prose(f"{formats.reason_words(reason)}: {text}", hanging=2)
+            for reason, text in _explained(answer.counts)[:_MOST_REASONS]
+        ]
     for nearest in answer.nearest[:3]:
         rows += [Text(), *nearest_rows(nearest)]
     if not any(nearest.plan for nearest in answer.nearest):
         rows.append(Text("No plan is legal within the limits of the request"))
     return rows
+
+
+def _conflict_row(conflict: LimitConflict) -> RenderableType:
+    """Limits that no plan meets, after the options that set them."""
+    options = " and ".join(f"--{field.replace('_', '-')}" for field in conflict.fields)
+    return prose(f"{options}: {conflict.text}", hanging=2)
+
+
+def _explained(counts: Counts) -> list[tuple[str, str]]:
+    """(reason, the sentence on one plan that it refused): memory first, then those of most."""
+    reasons = [reason for _, reason in _rejected(counts) if reason in counts.examples]
+    if len(reasons) > 1:  # every space has combinations that miss the cluster's size
+        reasons = [reason for reason in reasons if reason != "world_size"]
+    ordered = sorted(reasons, key=lambda reason: reason != "memory")
+    return [(reason, counts.examples[reason]) for reason in ordered]
 
 
 def nearest_rows(nearest: Nearest) -> list[RenderableType]:

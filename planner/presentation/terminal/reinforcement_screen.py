@@ -107,7 +107,7 @@ def _header_rows(
 def _engine(made: Generation, most: int) -> list[str]:
     """What one engine does at a time."""
     return [
-        *(["whole experts on each"] if made.expert_parallel else []),
+        *(["expert parallel"] if made.expert_parallel else []),
         f"{made.running:,.0f} responses at a time, of at most {most:,}",
         f"{seconds(made.decode_s)} per token",
         f"{made.steady_tokens_per_s / made.tp:,.0f} tokens/s per accelerator while all are busy",
@@ -135,7 +135,7 @@ def _ways(answer: ReinforcementAnswer, request: ReinforcementRequest) -> Iterato
         indent=2,
     )
     part = answer.parts_s[answer.dominant] / sum(answer.parts_s.values())
-    waits = ", most of it for the longest responses" if "longest" in best.limited_by else ""
+    waits = ", mostly waiting for the longest responses" if "longest" in best.limited_by else ""
     yield Text(f"longest part: {answer.dominant}, {share(part)}{waits}")
     for one in others:
         yield _other(one, best, request)

@@ -12,6 +12,7 @@ from planner.constraints import Context
 from planner.documents.answer import (
     Baseline,
     EstimateAnswer,
+    HeldFixed,
     Launch,
     PlanAnswer,
     ProfileInfo,
@@ -85,14 +86,22 @@ def _held_fixed(answer: PlanAnswer) -> list[RenderableType]:
     first, *others = answer.held_fixed
     words = [f"{len(answer.held_fixed)} fields, nothing to save"]
     if first.saves >= WORTH_OPENING:
-        saves = f"{value_words(first.other)} would save {share(first.saves)}"
+        saves = f"{_option_words(first)} saves {share(first.saves)}"
         words = [f"{first.field.replace('_', ' ')} {value_words(first.value)} ({saves})"]
     if others and first.saves >= WORTH_OPENING:
         most = (
             f"at most {share(others[0].saves)}" if others[0].saves >= WORTH_OPENING else "no gain"
         )
         words.append(f"{len(others)} others: {most}")
-    return [Flow(words, indent=2, head="Held fixed: ")]
+    return [Flow(words, indent=2, head="Not varied: ")]
+
+
+def _option_words(held: HeldFixed) -> str:
+    """The option that sets the other value."""
+    flag = held.field.replace("_", "-")
+    if isinstance(held.other, bool):
+        return f"--{flag}" if held.other else f"--no-{flag}"
+    return f"--{flag} {value_words(held.other)}"
 
 
 def _replanned(replanned: Replanned) -> RenderableType:
@@ -118,7 +127,8 @@ def _picks(answer: PlanAnswer) -> list[RenderableType]:
         memory = pick.plan.memory
         free = 1.0 - memory.peak_bytes / memory.capacity_bytes
         plan = pick.plan.plan.model_dump()
-        words = plan_words(plan) + (memory_words(plan) if plan["recompute"] != "none" else [])
+        traded = memory_words(plan)
+        words = plan_words(plan) + [word for word in traded if word != "recompute none"]
         slower = f"{100 * pick.slower_by:.2f} % slower"
         head = f"{pick.name.capitalize()}, {slower}, {share(free)} free: "
         rows.append(Flow(words, indent=2, head=head))
@@ -253,7 +263,9 @@ def header(summary: RequestSummary, profile: ProfileInfo) -> RenderableType:
     rows: list[RenderableType] = [first, Flow(words, indent=2), Flow(basis, indent=2, style="dim")]
     if request.guessed:
         count = len(request.guessed)
-        rows.append(Text(f"{count} values of the model are guessed: see planner model"))
+        values = "value is" if count == 1 else "values are"
+        text = f"{count} {values} not in the config.json and taken as usual: planner model lists "
+        rows.append(prose(text + ("it" if count == 1 else "them"), 0, 2))
     return Group(*rows)
 
 

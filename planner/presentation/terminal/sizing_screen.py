@@ -88,16 +88,16 @@ def _rivals(answer: SizingAnswer) -> Iterator[RenderableType]:
         assert row.days is not None
         cost = "no price known" if row.cost_usd is None else dollars(row.cost_usd)
         words = [f"  {row.accelerators:,} x {row.accelerator}: {_band(row)}", cost]
-        words.append(f"sooner with a chance of {_chance_words(rival.chance_sooner)}")
+        words.append(f"{_chance_words(rival.chance_sooner, 'sooner')}")
         if rival.chance_cheaper is not None:
-            words.append(f"cheaper with {_chance_words(rival.chance_cheaper)}")
+            words.append(f"{_chance_words(rival.chance_cheaper, 'cheaper')}")
         yield Flow(words, indent=4)
 
 
-def _chance_words(value: float) -> str:
+def _chance_words(value: float, what: str) -> str:
     """A chance in words, with a note if it is too close to 50 % to decide."""
     told = value >= SURE or value <= 1.0 - SURE
-    return chance(value) + ("" if told else ", so they overlap")
+    return f"{chance(value)} chance to be {what}" + ("" if told else ": cannot be told apart")
 
 
 def _band(row: Row) -> str:
@@ -139,7 +139,7 @@ def _choice(head: str, limits: str, row: Row) -> Iterator[RenderableType]:
     used = "" if row.energy_kwh is None else energy(row.energy_kwh)
     band = _band(row)
     if row.chance_kept is not None:
-        band += f", kept with {share(row.chance_kept)}"
+        band += f", chance of meeting it {share(row.chance_kept)}"
     lost = f"{share(1 - row.effective_share)} of the time lost to failures and checkpoints"
     yield Flow([*filter(None, (band, money, used)), lost], indent=10, head=" " * 10)
     assert row.mfu is not None

@@ -148,12 +148,12 @@ def _tie_notes(answer: PlanAnswer) -> Iterator[RenderableType]:
     place = next((i for i, one in enumerate(contenders, 1) if one.id == best_expected), None)
     in_table = place is not None and place <= _MOST_RANKED
     if ties:
-        advice = f"; best on average: {place}; measure to choose"
-        advice = advice if in_table else ": measure before you choose"
+        advice = ": measure before you choose"
+        advice += f"; best on average: {place}" if in_table else ""
         if (telling := answer.measure_next) is not None:
             run = next(i for i, one in enumerate(contenders, 1) if one.id == telling.id)
-            advice += f", {run} first" if run <= _MOST_RANKED else ""
-        yield prose(f"{formats.listed(ties)} are statistically tied with 1{advice}", hanging=2)
+            advice += f", {run} tells most" if run <= _MOST_RANKED else ""
+        yield prose(f"{formats.listed(ties)} cannot be told from 1{advice}", hanging=2)
     if place is not None and not (ties and in_table):
         plan = formats.whole_plan_words(contenders[place - 1].plan)
         yield Flow(plan, indent=4, head=f"  best on average: {place}, ")

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from cost_models.plans import ParallelPlan
 from planner.answers.plans.competition import fastest
 from planner.answers.plans.explain import report
+from planner.answers.plans.limit_conflicts import limit_conflicts
 from planner.answers.plans.plan_answers import IllegalPlan, estimate
 from planner.documents.plan_report import Document, PlanReport
 from planner.documents.problems import RequestError
@@ -90,7 +91,9 @@ def _answer(request: PlanRequest) -> Result:
         reason = "; ".join(one.text for one in memory_reasons(request, nearest))
     else:
         assert found.counts is not None
-        reason = "no plan is legal: " + "; ".join(found.counts.examples.values())
+        conflicts = [one.text for one in limit_conflicts(request)]
+        reasons = conflicts or found.counts.examples.values()
+        reason = "no plan is legal: " + "; ".join(reasons)
     accelerators = request.cluster.accelerators
     return Result(outcome="nothing_fits", reason=reason, accelerators=accelerators)
 

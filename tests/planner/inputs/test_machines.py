@@ -76,7 +76,7 @@ def test_outputs_of_one_machine_say_more_together() -> None:
     assert answer.cluster["host_memory_bytes"] == 2043912 * 2**20  # Slurm's, before the system's
     assert not any(line.startswith(("links", "network", "host")) for line in answer.assumed)
     assert any("18 NVLinks among 8" in line for line in answer.read)
-    assert any("1 ports, 400 Gb/s" in line for line in answer.read)
+    assert any("1 port, 400 Gb/s" in line for line in answer.read)
 
 
 def test_nodes_are_those_of_so_many_accelerators_and_memory_the_systems() -> None:

@@ -176,7 +176,7 @@ def test_the_list_says_which_plans_cannot_be_told_apart(answer: PlanAnswer) -> N
     assert "best?" in text
     ties = [str(i) for i, one in enumerate(answer.contenders[:5], 1) if one.tie]
     assert ties
-    assert f"{ties[-1]} are statistically tied with 1" in text
+    assert f"{ties[-1]} cannot be told from 1: measure before you choose" in text
     assert answer.best_expected is None
     assert "best on average" not in text
     other = answer.model_copy(update={"best_expected": answer.contenders[2].id})

@@ -17,6 +17,7 @@ from planner.answers.plans.competition import compete, fastest, prepared
 from planner.answers.plans.plan_answers import find
 from planner.constraints import Context
 from planner.documents.answer import PlanAnswer
+from planner.documents.problems import RequestError
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
 from planner.frameworks.supported import runners
 from planner.search.exhaustive import search
@@ -191,7 +192,26 @@ def test_what_is_recommended_is_written(answer: PlanAnswer) -> None:
     assert answer.launch is not None
     assert bundle.framework == answer.launch.framework
     own = emission.emit(asked().model_copy(update={"plan": answer.picks[1].plan.plan}))
-    assert bundle.files == own.files
+    said = "".join(f"# {line}\n" for line in emission.pick_words(answer.picks[1], answer.picks))
+    assert said.startswith("# The recommended plan, ")
+    assert said.endswith("# planner emit --pick fastest writes the fastest.\n")
+    assert said in bundle.files[bundle.main]
+    written = {name: text.replace(said, "") for name, text in bundle.files.items()}
+    assert written == own.files
+
+
+@pytest.mark.slow
+def test_another_pick_is_written(answer: PlanAnswer) -> None:
+    assert answer.best is not None
+    bundle = emission.emit(asked(), pick="fastest")
+    own = emission.emit(asked().model_copy(update={"plan": answer.best.plan}))
+    lines = [line for line in bundle.files[bundle.main].splitlines() if "fastest plan" in line]
+    assert lines == ["# The fastest plan."]
+    assert set(own.files[own.main].splitlines()) < set(bundle.files[bundle.main].splitlines())
+    with pytest.raises(RequestError, match="must be one of recommended"):
+        emission.emit(asked(), pick="fast")
+    with pytest.raises(RequestError, match="goes without a plan"):
+        emission.emit(asked().model_copy(update={"plan": answer.best.plan}), pick="fastest")
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from cost_models.cost_parts import MEMORY_PARTS, TIME_PARTS
-from planner.documents.answer import REASONS, Baseline, Launch, Pick
+from planner.documents.answer import REASONS, Baseline, Launch, LimitConflict, Pick
 from planner.documents.formats import (
     days,
     dollars,
@@ -122,6 +122,25 @@ def test_nothing_fits_says_what_would() -> None:
         "layers per stage: 80 layers do not divide over 3 stages",
     ):
         assert words in text
+
+
+def test_nothing_fits_for_memory_is_said_first() -> None:
+    counts = answers.nothing_fits().counts
+    examples = {**counts.examples, "memory": "the plan that needs least takes 866 of 79.6 GiB"}
+    answer = answers.nothing_fits().model_copy(
+        update={"counts": counts.model_copy(update={"examples": examples})}
+    )
+    lines = drawn(lambda console: screens.plan_screen(answer, ASKED, console)).splitlines()
+    after = next(i for i, line in enumerate(lines) if "Nothing fits" in line) + 1
+    assert "memory: the plan that needs least takes 866 of 79.6 GiB" in lines[after]
+
+
+def test_limits_that_no_plan_meets_are_all_that_is_said() -> None:
+    conflict = LimitConflict(fields=("pp", "vpp"), text="pp 1 and vpp 2: chunks need stages")
+    answer = answers.nothing_fits().model_copy(update={"conflicts": (conflict,)})
+    text = drawn(lambda console: screens.plan_screen(answer, ASKED, console))
+    assert "--pp and --vpp: pp 1 and vpp 2: chunks need stages" in text
+    assert "layers per stage" not in text
 
 
 def test_no_code_and_no_python_in_words() -> None:
