@@ -35,8 +35,9 @@ _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _DATA = (".yaml", ".yml", ".toml")
 _ENTERED = re.compile(r"(?:^|[;&]\s*)cd\s+([\w./-]+)", re.MULTILINE)
 PYTHON = (".py", ".ipynb")
-# What scripts of transformers' Trainer are known by, whose modules and configurations are read too.
-_TRAINS = re.compile(r"\b(?:transformers|trl|peft|unsloth)\b")
+# What scripts of transformers' Trainer, and modules of torchtitan, are known by: what they name is
+# read too.
+_TRAINS = re.compile(r"\b(?:transformers|trl|peft|unsloth|torchtitan)\b")
 _IMPORTED = re.compile(
     r"^\s*(?:from\s+\.*([\w.]*)\s+import\s+\(?([\w, ]*)|import\s+([\w.]+))", re.MULTILINE
 )
@@ -73,7 +74,7 @@ def named_files(
             # Readers look a file up by the last part of its path.
             name = path.name
             text = _text(path, most_bytes - sum(map(len, known.values())))
-            if text is not None and not _is_wanted(name, text):
+            if text is not None and not (programs or _is_wanted(name, text)):
                 continue
             if text is not None and name not in known and len(known) < most_files:
                 known[name] = text

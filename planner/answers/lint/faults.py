@@ -106,7 +106,7 @@ def broken_rules(launch: LintedLaunch) -> Iterator[Finding]:
 def _in_options(launch: LintedLaunch, reason: Reason) -> str:
     """The text of a reason with the framework's options in place of the fields of a plan."""
     fields, text = launch.framework.fields, reason.text
-    head, stages, _ = text.partition("; give first/last_stage_layers")
+    head, stages, _ = text.partition("; give first_stage_layers or last_stage_layers")
     if stages:
         ends = [fields[name].names[:1] for name in ("first_stage_layers", "last_stage_layers")]
         options = " / ".join(dict.fromkeys(chain.from_iterable(ends)))
