@@ -219,13 +219,9 @@ class Attention(Mixer):
                 d, context, context if self.gate == "element" else d.tokens * heads
             )
         out = Gemm(
-            "attention out",
-            d.tokens,
-            hidden,
-            heads * value_dim,
-            scattered_output=True,
+            "attention out", d.tokens, hidden, heads * value_dim, scattered_output=True,
             recomputed=1.0,
-        )
+        )  # fmt: skip
         yield from output(model, d, out)
         yield TensorParallel(hidden, (qkv,), (out,))
 
@@ -365,9 +361,7 @@ def _core_saved(core: _Core, up: str, repeats: bool, keys: float) -> Iterator[Sa
     yield SavedTensor("key", core.key * every, core_bytes, again, own)
     yield SavedTensor("value", core.value * every, core_bytes, again, own, by_operator=product)
     views = d.runtime.views_values * (core.kv_heads == core.heads)
-    yield SavedTensor(
-        "unrotated", core.query + core.key, d.activation_bytes, again, views, pointwise=True
-    )
+    yield SavedTensor("unrotated", core.query + core.key, d.activation_bytes, again, views)
     module = ("core_attn",)
     yield SavedTensor("softmax output", scores, core_bytes, module, core.unfused)
     if np.any(apart):
@@ -377,8 +371,7 @@ def _core_saved(core: _Core, up: str, repeats: bool, keys: float) -> Iterator[Sa
         yield SavedTensor("attention dropout output", scores, core_bytes, module, core.unfused)
     statistics = d.tokens * core.heads
     yield SavedTensor("log-sum-exp", statistics, FP32_BYTES, module, d.flash, by_operator=1.0)
-    # Attention that XLA computes again gives its output again.
-    kept = 1.0 - d.products_only * d.recomputed("core_attn")
+    kept = 1.0 - d.products_only * d.recomputed("core_attn")  # else attention gives it again
     yield SavedTensor("attention output", context, d.activation_bytes, (), kept, by_operator=1.0)
     cast = np.where(d.input_bytes < d.activation_bytes, 1.0, 0.0)
     yield SavedTensor("attention output cast", context, d.input_bytes, (), cast)

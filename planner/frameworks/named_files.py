@@ -108,28 +108,36 @@ def _called(files: Mapping[str, str]) -> Iterator[str]:
             yield from _paths(text)
             continue
         yield from outcome.missing
+        inside = [one.rstrip("/") for one in _ENTERED.findall(text)]
         for call in outcome.launches:
-            program = call.program.text
-            module = re.fullmatch(r"\w+(\.\w+)+", program) and not program.endswith(PYTHON)
-            path = f"{program.replace('.', '/')}.py" if module else program
-            if path.endswith(PYTHON):
-                inside = (one.rstrip("/") for one in _ENTERED.findall(text))
-                yield from (*(f"{one}/{path}" for one in inside), path, f"src/{path}")
-            words = [word.text for word in (*call.before, *call.arguments)]
-            for word in words:
-                yield from _paths(word)
-            yield from _models(" ".join(words))
+            yield from _python_of(call.program.text, inside)
+            yield from _of_words([word.text for word in (*call.before, *call.arguments)])
             variables = call.environment.items()
             folders = (value for name, value in variables if "MODEL" in name)
             yield from _models(" ".join(f"model {folder}" for folder in folders))
-            yield from (f"{name}.yaml" for name in _CONFIG_NAME.findall(" ".join(words)))
-            if "tune" in words:
-                named = _CONFIG_OF_TUNE.findall(" ".join(words))
-                yield from (f"recipes/configs/{name}.yaml" for name in named)
-            yield from (f"{name}.py" for name in _MODULE.findall(" ".join(words)))
-            if "-d" in words[:-1]:  # GPT-NeoX's folder of the configurations that follow
-                folder = words[words.index("-d") + 1]
-                yield from (f"{folder}/{word}" for word in words if word.endswith(_DATA))
+
+
+def _python_of(program: str, entered: Sequence[str]) -> Iterator[str]:
+    """Where the Python file of a program or a module may be; entered: folders gone to before."""
+    module = re.fullmatch(r"\w+(\.\w+)+", program) and not program.endswith(PYTHON)
+    path = f"{program.replace('.', '/')}.py" if module else program
+    if path.endswith(PYTHON):
+        yield from (*(f"{one}/{path}" for one in entered), path, f"src/{path}")
+
+
+def _of_words(words: Sequence[str]) -> Iterator[str]:
+    """The files that the words of a call name."""
+    line = " ".join(words)
+    for word in words:
+        yield from _paths(word)
+    yield from _models(line)
+    yield from (f"{name}.yaml" for name in _CONFIG_NAME.findall(line))
+    yield from (f"{name}.py" for name in _MODULE.findall(line))
+    if "tune" in words:
+        yield from (f"recipes/configs/{name}.yaml" for name in _CONFIG_OF_TUNE.findall(line))
+    if "-d" in words[:-1]:  # GPT-NeoX's folder of the configurations that follow
+        folder = words[words.index("-d") + 1]
+        yield from (f"{folder}/{word}" for word in words if word.endswith(_DATA))
 
 
 def _is_wanted(name: str, text: str) -> bool:
@@ -193,11 +201,16 @@ def _existing(names: Iterable[str], roots: Sequence[Path]) -> Iterator[Path]:
             tail = parts[len(parts) - count :]
             sure = count > 1 or (whole and count == len(parts))
             near = roots if sure and tail != _CONFIG else roots[: sure or tail != _CONFIG]
-            found = (root.joinpath(*tail).resolve() for root in near)
-            path = next((one for one in found if one.is_relative_to(top) and one.is_file()), None)
+            path = _file_in(near, tail, top)
             if path is not None:
                 yield path
                 break
+
+
+def _file_in(folders: Sequence[Path], tail: Sequence[str], top: Path) -> Path | None:
+    """The file with this end of a path in the first of the folders that has it, inside of `top`."""
+    found = (folder.joinpath(*tail).resolve() for folder in folders)
+    return next((one for one in found if one.is_relative_to(top) and one.is_file()), None)
 
 
 def _text(path: Path, left_bytes: int) -> str | None:

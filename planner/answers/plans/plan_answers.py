@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
@@ -12,7 +11,7 @@ import numpy as np
 from cost_models.calibrations import PARTS_OF_TERM
 from cost_models.estimate import CostModel
 from cost_models.layers import layers_of
-from cost_models.plans import ParallelPlan, Plans
+from cost_models.plans import ParallelPlan
 from cost_models.profiles import EfficiencyProfile
 from cost_models.spec import TrainingSpec
 from planner import frameworks
@@ -26,6 +25,7 @@ from planner.answers.plans.chance_to_be_first import (
 )
 from planner.answers.plans.competition import Entry, by_trainers, compete, fastest, prepared
 from planner.answers.plans.explain import report, reports, reports_of_several
+from planner.answers.plans.hand_made import baseline
 from planner.answers.plans.host_memory import FIELD as OFFLOADED
 from planner.answers.plans.host_memory import offloading
 from planner.answers.plans.limit_conflicts import limit_conflicts
@@ -41,7 +41,6 @@ from planner.answers.plans.rank_orders import rank_orders
 from planner.answers.plans.unsearched_fields import held_fixed
 from planner.constraints import RULES, Context, Rule, passing, violations
 from planner.documents.answer import (
-    Baseline,
     Counts,
     EstimateAnswer,
     Launch,
@@ -59,21 +58,13 @@ from planner.documents.request import PlanRequest
 from planner.documents.scored_runs import Evidence
 from planner.evidence.uncertainty import site_storage as sites
 from planner.evidence.uncertainty.nearest_runs import evidence
-from planner.evidence.uncertainty.site_storage import room_of
 from planner.frameworks.devices import WRITTEN, other_stack, preferred
 from planner.frameworks.supported import obstacles, runners
 from planner.progress import NothingYet, within_a_step
-from planner.search.axes import divisors
 from planner.search.exhaustive import cost_model
 from planner.search.memory_reasons import memory_reasons
 from planner.search.space import Space
 from planner.version import __version__
-
-BASELINE_RULE = (
-    "the smallest tp x pp that fits without recompute, tp first and tp and ep inside the fastest "
-    "domain, sequence parallel, ZeRO-1, micro-batch 1, 1F1B; with full recompute if nothing fits "
-    "without"
-)
 
 
 class IllegalPlan(ValueError):
@@ -184,7 +175,7 @@ def _explained(
         conflicts=() if best else limit_conflicts(request),
         space=space.axes(),
         counts=_with_least_memory(outcome.counts, model, request, missed),
-        baseline=_baseline(request, model, rules, best),
+        baseline=baseline(request, model, rules, best),
         search_time_s=searched_s,
     )
 
@@ -383,42 +374,3 @@ def profile_info(profile: EfficiencyProfile) -> ProfileInfo:
 def _evidence(request: PlanRequest, plan: ParallelPlan) -> Evidence:
     site = sites.site_of_request(request.site)
     return evidence(request.model, request.cluster, request.training, plan, site)
-
-
-def _by_hand(request: PlanRequest) -> Iterator[ParallelPlan]:
-    """The plans that one tries in turn by hand, the fewest ranks for a copy of the model first."""
-    world, layers = request.cluster.accelerators, request.model.num_layers
-    domain = request.cluster.groups[0].network[0].domain_accelerators or world
-    experts = request.model.moe.num_experts if request.model.moe is not None else 1
-    sizes = divisors(world)
-    narrow = [size for size in sizes if size <= domain]
-    for full, product in itertools.product((False, True), sizes):
-        for tp in (t for t in reversed(narrow) if product % t == 0):
-            pp, dp = product // tp, world // product
-            ep = max(e for e in narrow if experts % e == 0 and (tp * dp) % e == 0)
-            if pp <= layers:
-                yield ParallelPlan(
-                    tp=tp, pp=pp, dp=dp, ep=ep, sequence_parallel=tp > 1,
-                    recompute="full" if full else "none",
-                    recompute_num_layers=-(-layers // pp) if full else 0,
-                )  # fmt: skip
-
-
-def _baseline(
-    request: PlanRequest, model: CostModel, rules: tuple[Rule, ...], best: PlanReport | None
-) -> Baseline | None:
-    """The plan that a careful engineer would choose by hand, and the best plan's speedup."""
-    if best is None:
-        return None
-    plans = Plans.from_rows(list(_by_hand(request)))
-    context = Context(request.model, request.cluster, request.training)
-    legal = passing((*RULES, *rules), context, plans)
-    if not legal.any():
-        return None
-    plans = plans.take(legal)
-    fitting = np.flatnonzero(model.needed_bytes(plans) <= room_of(request).of(plans))
-    if not len(fitting):
-        return None
-    own = report(model, request, plans.row(int(fitting[0])))
-    speedup = own.iteration_time_s / best.iteration_time_s
-    return Baseline(rule=BASELINE_RULE, report=own, speedup=speedup)

@@ -18,6 +18,10 @@ _PRECISIONS: Patterns = _TABLE["precisions"]
 _RECIPES: Patterns = _TABLE["recipes"]
 # MaxText's and Praxis' names of what a layer of JAX keeps, and the modules that it repeats then.
 _REMAT_POLICIES: list[tuple[str, list[str]]] = _TABLE["remat_policies"]
+_NONE: dict[str, Any] = {"recompute": "none"}
+_FULL: dict[str, Any] = {
+    "recompute": "full", "recompute_method": "uniform", "recompute_num_layers": 1,
+}  # fmt: skip
 _LONGEST = re.compile(r"cut at (\d+), padded to the longest of the batch")
 # What a part without the matrix units of a precision is taken to have computed in.
 _FALLBACK: dict[str, list[str]] = _TABLE["fallback"]
@@ -63,20 +67,13 @@ def recompute_of(run: Run, torch: bool, default: str | None = None) -> list[dict
     default: what the software's own recipes do.
     """
     text, notes = run["recompute"].lower(), run.notes.lower()
-    full = {"recompute": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
-    none: dict[str, Any] = {"recompute": "none"}
     selective: dict[str, Any] = {"recompute": "selective", "recompute_modules": ("core_attn",)}
     if torch:
         selective = {"recompute": "selective", "recompute_modules": ("op",)}
         if re.search(r"every other|selective layer", f"{text} {notes}"):
             selective = _every_nth_layer(2)
-    if not run.known("recompute") and default:
-        return [{"recompute": default}]
     if not run.known("recompute"):
-        # Pax keeps all products but those inside attention (SAVE_DOT_WITH_NO_BATCH_DIM).
-        dots = [{**selective, "recompute_modules": ("core_attn",)}] if "pax" in run["stack"] else []
-        others = dots if torch else [selective, _every_nth_layer(4), _every_nth_layer(2)]
-        return [none, *others, full]
+        return [{"recompute": default}] if default else _any_recompute(run, torch, selective)
     if "full" not in text and (policy := _remat_policy(f"{text} ; {notes}")):
         return [{"recompute": "selective", "recompute_modules": policy}]
     if named := _modules(text):
@@ -91,8 +88,16 @@ def recompute_of(run: Run, torch: bool, default: str | None = None) -> list[dict
         return [{"recompute": "selective", "recompute_modules": named} if named else selective]
     every = r"full|^(1|yes|true|on|all|enabled|ac)$|block|uniform|checkpoint|every layer"
     if re.search(every, text) and not re.search(r"\bno\b|without|disabled", text):
-        return [full]
-    return [none]
+        return [_FULL]
+    return [_NONE]
+
+
+def _any_recompute(run: Run, torch: bool, selective: dict[str, Any]) -> list[dict[str, Any]]:
+    """What may be computed again where a row says nothing."""
+    # Pax keeps all products but those inside attention (SAVE_DOT_WITH_NO_BATCH_DIM).
+    dots = [{**selective, "recompute_modules": ("core_attn",)}] if "pax" in run["stack"] else []
+    others = dots if torch else [selective, _every_nth_layer(4), _every_nth_layer(2)]
+    return [_NONE, *others, _FULL]
 
 
 def _remat_policy(text: str) -> tuple[str, ...]:

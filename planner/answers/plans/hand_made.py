@@ -1,0 +1,63 @@
+"""The plan that a careful engineer would choose by hand, which the best plan is compared with."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from cost_models.estimate import CostModel
+from cost_models.plans import ParallelPlan, Plans
+from planner.answers.plans.explain import report
+from planner.constraints import RULES, Context, Rule, passing
+from planner.documents.answer import Baseline
+from planner.documents.plan_report import PlanReport
+from planner.documents.request import PlanRequest
+from planner.evidence.uncertainty.site_storage import room_of
+from planner.search.axes import divisors
+
+BASELINE_RULE = (
+    "the smallest tp x pp that fits without recompute, tp first and tp and ep inside the fastest "
+    "domain, sequence parallel, ZeRO-1, micro-batch 1, 1F1B; with full recompute if nothing fits "
+    "without"
+)
+
+
+def _by_hand(request: PlanRequest) -> Iterator[ParallelPlan]:
+    """The plans that one tries in turn by hand, the fewest ranks for a copy of the model first."""
+    world, layers = request.cluster.accelerators, request.model.num_layers
+    domain = request.cluster.groups[0].network[0].domain_accelerators or world
+    experts = request.model.moe.num_experts if request.model.moe is not None else 1
+    sizes = divisors(world)
+    narrow = [size for size in sizes if size <= domain]
+    for full, product in itertools.product((False, True), sizes):
+        for tp in (t for t in reversed(narrow) if product % t == 0):
+            pp, dp = product // tp, world // product
+            ep = max(e for e in narrow if experts % e == 0 and (tp * dp) % e == 0)
+            if pp <= layers:
+                yield ParallelPlan(
+                    tp=tp, pp=pp, dp=dp, ep=ep, sequence_parallel=tp > 1,
+                    recompute="full" if full else "none",
+                    recompute_num_layers=-(-layers // pp) if full else 0,
+                )  # fmt: skip
+
+
+def baseline(
+    request: PlanRequest, model: CostModel, rules: tuple[Rule, ...], best: PlanReport | None
+) -> Baseline | None:
+    """The plan that a careful engineer would choose by hand, and the best plan's speedup."""
+    if best is None:
+        return None
+    plans = Plans.from_rows(list(_by_hand(request)))
+    context = Context(request.model, request.cluster, request.training)
+    legal = passing((*RULES, *rules), context, plans)
+    if not legal.any():
+        return None
+    plans = plans.take(legal)
+    fitting = np.flatnonzero(model.needed_bytes(plans) <= room_of(request).of(plans))
+    if not len(fitting):
+        return None
+    own = report(model, request, plans.row(int(fitting[0])))
+    speedup = own.iteration_time_s / best.iteration_time_s
+    return Baseline(rule=BASELINE_RULE, report=own, speedup=speedup)
