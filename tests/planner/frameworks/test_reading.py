@@ -13,7 +13,7 @@ from planner import frameworks
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Framework
 from tests.fixtures.canonical import canonical
-from tests.fixtures.frameworks import ALL_CASES, CASES, DRAWN, NAMES
+from tests.fixtures.frameworks import ALL_CASES, CASES, DRAWN, NAMES, bundle
 from tests.fixtures.tiers import examples
 
 READ = [name for name in NAMES if frameworks.get(name).reads_back]
@@ -88,6 +88,6 @@ def a_drawn_launch_comes_back(name: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize(("name", "case"), ALL_CASES)
 def test_a_bundle_is_recognised_as_its_own_and_no_other(name: str, case: str) -> None:
-    files = frameworks.get(name).write(*CASES[name][case]).files
+    files = bundle(name, case).files
     found = [other for other in READ if frameworks.get(other).recognises(files)]
     assert found == ([name] if name in READ else [])
