@@ -90,7 +90,8 @@ def stage_in_name(name: str) -> str | None:
 
 def kind_of(values: Values) -> str:
     """Accelerate's distributed_type, with the launch switches applied."""
-    kind = values.choice("distributed_type", choices=TYPES, default="NO")
+    bare = values.text("distributed_type") == "false"  # YAML's reading of NO without quotes
+    kind = "NO" if bare else values.choice("distributed_type", choices=TYPES, default="NO")
     kind = "FSDP" if values.boolean("use_fsdp") else kind
     kind = "MULTI_GPU" if values.boolean("multi_gpu") else kind
     kind = "DEEPSPEED" if values.boolean("use_deepspeed") else kind

@@ -423,6 +423,16 @@ def test_a_step_of_its_own_is_said() -> None:
     assert "costed as" not in said(reading(PLAIN))
 
 
+def test_a_configuration_of_accelerate_may_say_no_without_quotes() -> None:
+    files = {
+        "run.sh": "accelerate launch --config_file one.yaml train.py\n",
+        "train.py": IMPORTS + SFT,
+        "one.yaml": "distributed_type: NO\nnum_machines: 1\nnum_processes: 2\n",
+    }
+    plan = read(files, parse_cluster("1x8xh100-sxm")).request["plan"]
+    assert (plan["dp"], plan["zero_stage"]) == (2, 0)
+
+
 def test_of_several_trainers_the_last_is_read() -> None:
     first = 'SFTTrainer(model="gpt2", args=SFTConfig("a", max_length=64))\n'
     answer = reading(first + SFT)
