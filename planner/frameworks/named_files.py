@@ -34,6 +34,8 @@ _ENTERED = re.compile(r"(?:^|[;&]\s*)cd\s+([\w./-]+)", re.MULTILINE)
 PYTHON = (".py", ".ipynb")
 # What scripts of transformers' Trainer are known by, whose modules and configurations are read too.
 _TRAINS = re.compile(r"\b(?:transformers|trl|peft|unsloth)\b")
+# And modules with their options.
+_CONFIGURES = re.compile(r"\b(?:yaml\.\w*load|json\.load|ArgumentParser|dataclass)\b")
 _IMPORTED = re.compile(
     r"^\s*(?:from\s+\.*([\w.]*)\s+import\s+\(?([\w, ]*)|import\s+([\w.]+))", re.MULTILINE
 )
@@ -121,7 +123,8 @@ def _called(files: Mapping[str, str]) -> Iterator[str]:
 
 def _is_wanted(name: str, text: str) -> bool:
     """Whether a program that a script starts makes a Trainer of transformers itself."""
-    return not name.endswith(PYTHON) or bool(_TRAINS.search(text)) or "import" not in text
+    wanted = _TRAINS.search(text) or _CONFIGURES.search(text)
+    return not name.endswith(PYTHON) or bool(wanted) or "import" not in text
 
 
 def _of_python(text: str) -> Iterator[str]:
@@ -134,8 +137,12 @@ def _of_python(text: str) -> Iterator[str]:
 
 
 def _stated(files: Mapping[str, str]) -> Iterator[str]:
+    python = [text for name, text in files.items() if name.endswith(PYTHON)]
+    trains = any(map(_TRAINS.search, python))
     for name, text in files.items():
-        if name.endswith(PYTHON) and _TRAINS.search(text):
+        if name.endswith(PYTHON) and (
+            _TRAINS.search(text) or (trains and _CONFIGURES.search(text))
+        ):
             yield from _of_python(text)
         if name.endswith((*_DATA, ".json")):
             yield from _models(_COMMENT.sub("", text))
