@@ -102,23 +102,31 @@ def _called(files: Mapping[str, str]) -> Iterator[str]:
             continue
         yield from outcome.missing
         for call in outcome.launches:
-            program = call.program.text
-            module = re.fullmatch(r"\w+(\.\w+)+", program) and not program.endswith(PYTHON)
-            path = f"{program.replace('.', '/')}.py" if module else program
-            if path.endswith(PYTHON):
-                inside = (one.rstrip("/") for one in _ENTERED.findall(text))
-                yield from (*(f"{one}/{path}" for one in inside), path, f"src/{path}")
-            words = [word.text for word in (*call.before, *call.arguments)]
-            for word in words:
-                yield from _paths(word)
-            yield from _models(" ".join(words))
-            yield from (f"{name}.yaml" for name in _CONFIG_NAME.findall(" ".join(words)))
-            if "tune" in words:
-                named = _CONFIG_OF_TUNE.findall(" ".join(words))
-                yield from (f"recipes/configs/{name}.yaml" for name in named)
-            if "-d" in words[:-1]:  # GPT-NeoX's folder of the configurations that follow
-                folder = words[words.index("-d") + 1]
-                yield from (f"{folder}/{word}" for word in words if word.endswith(_DATA))
+            yield from _of_program(call.program.text, text)
+            yield from _of_words([word.text for word in (*call.before, *call.arguments)])
+
+
+def _of_program(program: str, text: str) -> Iterator[str]:
+    """The file of a program, also in folders that the script enters and in src."""
+    module = re.fullmatch(r"\w+(\.\w+)+", program) and not program.endswith(PYTHON)
+    path = f"{program.replace('.', '/')}.py" if module else program
+    if path.endswith(PYTHON):
+        inside = (one.rstrip("/") for one in _ENTERED.findall(text))
+        yield from (*(f"{one}/{path}" for one in inside), path, f"src/{path}")
+
+
+def _of_words(words: Sequence[str]) -> Iterator[str]:
+    """The files among the words of a call, and those that its options stand for."""
+    line = " ".join(words)
+    for word in words:
+        yield from _paths(word)
+    yield from _models(line)
+    yield from (f"{name}.yaml" for name in _CONFIG_NAME.findall(line))
+    if "tune" in words:
+        yield from (f"recipes/configs/{name}.yaml" for name in _CONFIG_OF_TUNE.findall(line))
+    if "-d" in words[:-1]:  # GPT-NeoX's folder of the configurations that follow
+        folder = words[words.index("-d") + 1]
+        yield from (f"{folder}/{word}" for word in words if word.endswith(_DATA))
 
 
 def _is_wanted(name: str, text: str) -> bool:
