@@ -35,9 +35,10 @@ _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _DATA = (".yaml", ".yml", ".toml")
 _ENTERED = re.compile(r"(?:^|[;&]\s*)cd\s+([\w./-]+)", re.MULTILINE)
 PYTHON = (".py", ".ipynb")
-# What scripts of transformers' Trainer, and modules of torchtitan, are known by: what they name is
-# read too.
-_TRAINS = re.compile(r"\b(?:transformers|trl|peft|unsloth|torchtitan)\b")
+# What scripts of transformers' Trainer are known by, whose modules and configurations are read too.
+_TRAINS = re.compile(r"\b(?:transformers|trl|peft|unsloth)\b")
+# And modules with their options.
+_CONFIGURES = re.compile(r"\b(?:yaml\.\w*load|json\.load|ArgumentParser|dataclass)\b")
 _IMPORTED = re.compile(
     r"^\s*(?:from\s+\.*([\w.]*)\s+import\s+\(?([\w, ]*)|import\s+([\w.]+))", re.MULTILINE
 )
@@ -108,25 +109,25 @@ def _called(files: Mapping[str, str]) -> Iterator[str]:
             yield from _paths(text)
             continue
         yield from outcome.missing
-        inside = [one.rstrip("/") for one in _ENTERED.findall(text)]
         for call in outcome.launches:
-            yield from _python_of(call.program.text, inside)
+            yield from _of_program(call.program.text, text)
             yield from _of_words([word.text for word in (*call.before, *call.arguments)])
             variables = call.environment.items()
             folders = (value for name, value in variables if "MODEL" in name)
             yield from _models(" ".join(f"model {folder}" for folder in folders))
 
 
-def _python_of(program: str, entered: Sequence[str]) -> Iterator[str]:
-    """Where the Python file of a program or a module may be; entered: folders gone to before."""
+def _of_program(program: str, text: str) -> Iterator[str]:
+    """The file of a program, also in folders that the script enters and in src."""
     module = re.fullmatch(r"\w+(\.\w+)+", program) and not program.endswith(PYTHON)
     path = f"{program.replace('.', '/')}.py" if module else program
     if path.endswith(PYTHON):
-        yield from (*(f"{one}/{path}" for one in entered), path, f"src/{path}")
+        inside = (one.rstrip("/") for one in _ENTERED.findall(text))
+        yield from (*(f"{one}/{path}" for one in inside), path, f"src/{path}")
 
 
 def _of_words(words: Sequence[str]) -> Iterator[str]:
-    """The files that the words of a call name."""
+    """The files among the words of a call, and those that its options stand for."""
     line = " ".join(words)
     for word in words:
         yield from _paths(word)
@@ -142,7 +143,8 @@ def _of_words(words: Sequence[str]) -> Iterator[str]:
 
 def _is_wanted(name: str, text: str) -> bool:
     """Whether a program that a script starts makes a Trainer of transformers itself."""
-    return not name.endswith(PYTHON) or bool(_TRAINS.search(text)) or "import" not in text
+    wanted = _TRAINS.search(text) or _CONFIGURES.search(text)
+    return not name.endswith(PYTHON) or bool(wanted) or "import" not in text
 
 
 def _of_python(text: str) -> Iterator[str]:
@@ -165,8 +167,12 @@ def _programs(files: Mapping[str, str]) -> Iterator[str]:
 
 
 def _stated(files: Mapping[str, str]) -> Iterator[str]:
+    python = [text for name, text in files.items() if name.endswith(PYTHON)]
+    trains = any(map(_TRAINS.search, python))
     for name, text in files.items():
-        if name.endswith(PYTHON) and _TRAINS.search(text):
+        if name.endswith(PYTHON) and (
+            _TRAINS.search(text) or (trains and _CONFIGURES.search(text))
+        ):
             yield from _of_python(text)
         if name.endswith((*_DATA, ".json")):
             yield from _models(_COMMENT.sub("", text))

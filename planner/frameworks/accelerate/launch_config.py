@@ -13,6 +13,10 @@ from planner.frameworks.bash import ProgramCall, evaluate
 from planner.frameworks.given_values import DEGREE, Values, launch_by, launcher_options, options
 from planner.frameworks.read_results import Setting, Unreadable
 
+# What starts processes with accelerate; Axolotl's command does unless it names another launcher.
+_LAUNCHED = re.compile(
+    r"accelerate launch|\baxolotl train\b(?!.*--(?:no-accelerate|launcher[= ](?!accelerate)))"
+)
 # Options of `accelerate launch`, where a dash may stand for an underscore, and keys of its config.
 SWITCHES, OPTIONS, KEYS = (
     frozenset(table("planner.frameworks.accelerate", "names.json")[kind])
@@ -86,7 +90,8 @@ def stage_in_name(name: str) -> str | None:
 
 def kind_of(values: Values) -> str:
     """Accelerate's distributed_type, with the launch switches applied."""
-    kind = values.choice("distributed_type", choices=TYPES, default="NO")
+    bare = values.text("distributed_type") == "false"  # YAML's reading of NO without quotes
+    kind = "NO" if bare else values.choice("distributed_type", choices=TYPES, default="NO")
     kind = "FSDP" if values.boolean("use_fsdp") else kind
     kind = "MULTI_GPU" if values.boolean("multi_gpu") else kind
     kind = "DEEPSPEED" if values.boolean("use_deepspeed") else kind
@@ -142,7 +147,7 @@ def _calls_with(files: Mapping[str, str], config: str) -> Iterator[ProgramCall]:
 
 def machines(files: Mapping[str, str], assumed: list[str]) -> int | None:
     """Machines of the `accelerate launch` beside the configuration; None without one."""
-    if not any("accelerate launch" in text for text in files.values()):
+    if not any(map(_LAUNCHED.search, files.values())):
         return None
     launch = launch_by(files, "accelerate", assumed=assumed)
     line = [] if launch is None else launcher_options(launch.before, assumed)
@@ -170,7 +175,7 @@ def config_beside(files: Mapping[str, str], assumed: list[str]) -> Values:
 
 def _line(files: Mapping[str, str], assumed: list[str]) -> list[Setting]:
     """The options of `accelerate launch` in the script; empty without one."""
-    if not any("accelerate launch" in text for text in files.values()):
+    if not any(map(_LAUNCHED.search, files.values())):
         return []
     try:
         launch = launch_by(files, "accelerate")

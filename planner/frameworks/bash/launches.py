@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from planner.frameworks.read_results import Unreadable
 
@@ -18,6 +18,7 @@ _COMMANDS = {
     ("nemo", "llm"): ("pretrain", "finetune"),
     ("tune",): ("run",),
     ("llamafactory-cli",): ("train",),
+    ("axolotl",): ("train",),
     ("swift",): ("sft", "pt", "rlhf"),
     ("litgpt",): (
         "pretrain", "finetune", "finetune_full", "finetune_lora", "finetune_adapter",
@@ -115,6 +116,38 @@ def console_script(names: Sequence[str | None]) -> int:
             if tuple(said[start:task]) == command and said[task : task + 1] and said[task] in tasks:
                 return task
     return 0
+
+
+def started(call: ProgramCall) -> ProgramCall:
+    """The call that Axolotl's console command makes in its turn; any other as it is.
+
+    Its options: --launcher, --num-processes, accelerate's or torchrun's behind a --, and the keys
+    of its YAML with dashes for underscores (axolotl/cli/main.py).
+    """
+    if not call.before or call.before[-1].text.rsplit("/", 1)[-1] != "axolotl":
+        return call
+    words = iter(call.arguments)
+    own, kept = list[Argument](), list[Argument]()
+    launcher = "accelerate"
+    for word in words:
+        name, equals, value = word.text.partition("=")
+        if word.text == "--":
+            own += words
+        elif name == "--launcher":
+            launcher = value if equals else next(words, word).text
+        elif name == "--no-accelerate":
+            launcher = "python"
+        elif name in ("--num-processes", "--num_processes"):
+            own.append(replace(word, text=word.text.replace("-processes", "_processes")))
+            own += () if equals else (next(words, word),)
+        elif word.text.startswith("--"):
+            kept.append(replace(word, text=f"--{name[2:].replace('-', '_')}{equals}{value}"))
+        else:
+            kept.append(word)
+    starts = ("accelerate", "launch") if launcher == "accelerate" else (launcher,)
+    before = (*call.before[:-1], *(replace(call.program, text=one) for one in starts), *own)
+    program = replace(call.program, text="axolotl.cli.train")
+    return replace(call, program=program, before=before, arguments=tuple(kept))
 
 
 def job_options(text: str) -> Iterator[tuple[str, int]]:

@@ -9,7 +9,13 @@ from contextlib import contextmanager, suppress
 
 from planner.frameworks.bash.conditions import plain_text
 from planner.frameworks.bash.expansion import MARK, Expansion
-from planner.frameworks.bash.launches import STARTERS, ProgramCall, console_script, launcher_of
+from planner.frameworks.bash.launches import (
+    STARTERS,
+    ProgramCall,
+    console_script,
+    launcher_of,
+    started,
+)
 from planner.frameworks.bash.source import Source, whole
 from planner.frameworks.bash.substitutions import Substitutions
 from planner.frameworks.bash.syntax import parse
@@ -203,9 +209,8 @@ class Programs(Substitutions, ABC):
             if (value := self.lookup(name, 0, name)) is not None
             and (text := plain_text(value)) == self.known(text)
         }
-        return ProgramCall(
-            given[program], given[:program], given[program + 1 :], environment, self.slurm
-        )
+        rest = given[program + 1 :]
+        return started(ProgramCall(given[program], given[:program], rest, environment, self.slurm))
 
     def trainer(self, words: list[Value], names: list[str | None]) -> int | None:
         """The index of a Python program among the words; None if there is none."""

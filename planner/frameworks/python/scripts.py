@@ -2,7 +2,8 @@
 
 More than a configuration's functions: classes of the file (objects), its options and their
 defaults, configurations that it opens, modules beside it, and notebooks.  A test that stays unknown
-is taken as false; a function that a call is handed is followed with unknown arguments.
+is taken as false, unless all else ends the script; a function that a call is handed is followed
+with unknown arguments.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from typing import Any, NamedTuple
 from planner.frameworks.python.library import Library
 from planner.frameworks.python.notebooks import cells
 from planner.frameworks.python.objects import Objects
-from planner.frameworks.python.static_values import Call, Class, Function, Instance, Value
+from planner.frameworks.python.static_values import (
+    Call,
+    Class,
+    Function,
+    Instance,
+    Unknown,
+    Value,
+)
 from planner.frameworks.read_results import Unreadable
 
 PYTHON = (".py", ".ipynb")
@@ -53,6 +61,7 @@ class Script(Objects):
         self.modules: dict[str, Script] = {} if parent is None else parent.modules
         self.active: list[ast.FunctionDef] = [] if parent is None else parent.active
         self.reached: set[int] = set() if parent is None else parent.reached
+        self.chained: set[int] = set()
         self.loops: list[Value] = [] if parent is None else parent.loops
         self.frozen: list[Frozen] = [] if parent is None else parent.frozen
         self.known = Library(files, arguments, environment or {})
@@ -139,6 +148,20 @@ class Script(Objects):
                 pass
             case _:
                 super().statement(node, scope)
+
+    def holds(self, node: ast.If, scope: dict[str, Value]) -> bool:
+        """Whether a test holds; one that stays unknown does where all else ends the script."""
+        known = self.value(node.test, scope)
+        if not isinstance(known, Unknown | Call):
+            return bool(known)
+        match node.orelse:
+            case [*_, ast.Raise()] if id(node) not in self.chained:
+                self.note(node, f"`if {ast.unparse(node.test)}` is taken as true")
+                return True
+            case [ast.If() as other] if other.col_offset == node.col_offset:  # elif
+                self.chained.add(id(other))
+        self.note(node, f"`if {ast.unparse(node.test)}` is taken as false")
+        return False
 
     def _entered(self, items: list[ast.withitem], scope: dict[str, Value]) -> None:
         for one in items:

@@ -121,7 +121,10 @@ def _calls(files: Mapping[str, str], name: str) -> dict[str, Call]:
     whole = LOAD in found and found[LOAD].kwargs.get("full_finetuning") is True
     for kind in (LOAD, ARGUMENTS) if whole else (LOAD, ADAPT, ARGUMENTS):
         if kind not in found:
-            raise Unreadable(f"no call of {kind} is reached", name)
+            idle = (
+                "" if ARGUMENTS in found else ", nor one of a trainer: give the script that trains"
+            )
+            raise Unreadable(f"no call of {kind} is reached{idle}", name)
     return found
 
 

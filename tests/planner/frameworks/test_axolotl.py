@@ -12,10 +12,11 @@ import yaml
 
 from cost_models.package_files import table
 from planner import frameworks
+from planner.answers.lint.lint import read
 from planner.answers.plans.plan_answers import find
 from planner.documents.request import PlanRequest
 from planner.frameworks.axolotl import EMBEDDINGS, FP16, KERNEL_OF_CP, TYPES
-from planner.inputs.requests.parser import parse_request
+from planner.inputs.requests.parser import parse_cluster, parse_request
 from tests.fixtures.frameworks import legal_cases, llama_factory
 from tests.fixtures.frameworks.axolotl import CASES, HALF
 from tests.fixtures.launches import run_script, unreached, written
@@ -174,3 +175,25 @@ def test_a_base_model_alone_makes_no_axolotl() -> None:
     other = "base_model: Qwen/Qwen2.5-7B\nsft:\n  per_device_train_batch_size: 2\n"
     for more, own in (("", False), ("sequence_len: 512\n", True), ("datasets: []\n", True)):
         assert AXOLOTL.recognises({"config.yaml": other + more}) is own
+
+
+@pytest.mark.parametrize(
+    ("words", "ranks", "micro"),
+    [
+        ("--micro-batch-size 4", 8, 4),
+        ("--num-processes 4 --micro_batch_size=3", 4, 3),
+        ("--launcher torchrun -- --nproc_per_node=2 --nnodes=2", 4, 2),
+        ("--launcher=accelerate -- --num_processes 2", 2, 2),
+    ],
+)
+def test_its_console_command_is_read_with_its_launcher(words: str, ranks: int, micro: int) -> None:
+    yaml_of_it = (
+        "base_model: NousResearch/Llama-3.2-1B\ndatasets:\n- path: a\nsequence_len: 2048\n"
+        "micro_batch_size: 2\ngradient_accumulation_steps: 2\nadapter: lora\nbf16: true\n"
+    )
+    files = {"run.sh": f"srun axolotl train tuned.yaml {words}\n", "tuned.yaml": yaml_of_it}
+    answer = read(files, parse_cluster("1x8xh100-sxm"))
+    plan = answer.request["plan"]
+    assert (answer.framework, plan["dp"], plan["micro_batch_size"]) == ("axolotl", ranks, micro)
+    assert answer.request["training"]["global_batch_size"] == ranks * micro * 2
+    assert "launcher" not in str(answer.unread)

@@ -423,6 +423,44 @@ def test_a_step_of_its_own_is_said() -> None:
     assert "costed as" not in said(reading(PLAIN))
 
 
+def test_a_configuration_of_accelerate_may_say_no_without_quotes() -> None:
+    files = {
+        "run.sh": "accelerate launch --config_file one.yaml train.py\n",
+        "train.py": IMPORTS + SFT,
+        "one.yaml": "distributed_type: NO\nnum_machines: 1\nnum_processes: 2\n",
+    }
+    plan = read(files, parse_cluster("1x8xh100-sxm")).request["plan"]
+    assert (plan["dp"], plan["zero_stage"]) == (2, 0)
+
+
+def test_a_test_is_taken_as_true_where_all_else_ends_the_script() -> None:
+    check = (
+        "if tokenizer.pad_token_id is not None:\n    width = 3\n"
+        "else:\n    raise ValueError('no padding')\n"
+    )
+    text = PLAIN.replace("trainer =", f"{check}trainer =")
+    text = text.replace("batch_size=2", "batch_size=width")
+    assert reading(text).request["plan"]["micro_batch_size"] == 3
+    chosen = (
+        "task = os.environ['TASK']\nif task == 'a':\n    width = 3\nelif task == 'b':\n"
+        "    width = 5\nelse:\n    raise ValueError(task)\n"
+    )
+    assert "it makes no arguments" in why(text.replace(check, chosen))
+
+
+def test_a_module_that_only_opens_a_configuration_is_found(tmp_path: Path) -> None:
+    (tmp_path / "settings.py").write_text(
+        "import yaml\nwith open('own.yml') as file:\n    SAID = yaml.safe_load(file)\n"
+    )
+    (tmp_path / "own.yml").write_text("model: {name: Qwen/Qwen2.5-0.5B}\n")
+    text = f"{IMPORTS}from settings import SAID\n{SFT}"
+    text = text.replace('"Qwen/Qwen2.5-7B-Instruct"', 'SAID["model"]["name"]')
+    (tmp_path / "train.py").write_text(text)
+    files, _ = launch_at([str(tmp_path / "train.py")])
+    answer = read(files, parse_cluster("1x8xh100-sxm"))
+    assert answer.request["model"]["num_layers"] == 24
+
+
 def test_of_several_trainers_the_last_is_read() -> None:
     first = 'SFTTrainer(model="gpt2", args=SFTConfig("a", max_length=64))\n'
     answer = reading(first + SFT)

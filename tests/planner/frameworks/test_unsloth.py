@@ -186,7 +186,12 @@ def test_given_values_take_the_place_of_those_in_the_script() -> None:
         ("r=32", 'r=32, modules_to_save=["lm_head"]', "only adapters in every layer"),
         ("r=32", 'r=32, target_modules=["lm_head"]', "adapters at lm_head cannot be read"),
         ("Meta-Llama-3.1-8B-Instruct", "Nobody-9B", "--model"),
-        ("model = FastLanguageModel.get_peft_model", "model = other", "get_peft_model is reached"),
+        ("model = FastLanguageModel.get_peft_model", "model = other", "get_peft_model is reached$"),
+        (
+            "model = " + SCRIPT.split("model = ")[1],
+            "",
+            "get_peft_model is reached, nor one of a trainer",
+        ),
     ],
 )
 def test_what_is_not_read_is_refused_by_name(old: str, new: str, says: str) -> None:
