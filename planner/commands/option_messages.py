@@ -59,7 +59,9 @@ def _line(problem: Problem, words: Sequence[str]) -> str:
         text += f"; did you mean {' or '.join(problem.did_you_mean)}?"
     if problem.code == "unknown_name" and option and not few:
         text += f"; planner catalog {_kind(problem, option)} lists all {len(problem.allowed)}"
-    if option in _EXAMPLES and problem.code != "missing" and not problem.did_you_mean:
+    # What does not go with other fields has a rule that no fixed value keeps.
+    fixed = problem.code not in ("missing", "inconsistent")
+    if option in _EXAMPLES and fixed and not problem.did_you_mean:
         text += f"; for example {option} {_EXAMPLES[option]}"
     return text if problem.code == "usage" else _placed(problem, option, text)
 
