@@ -102,7 +102,7 @@ def _launch(files: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     from planner.frameworks.sources import launch_at
 
     texts, paths = launch_at(files)
-    if found := list(texts)[len(files) :]:
+    if found := [name for name, path in zip(texts, paths, strict=True) if path not in files]:
         print(f"read too, since the files name them: {', '.join(found)}", file=sys.stderr)
     return texts, paths
 
@@ -161,7 +161,8 @@ def _write(
         print(text, file=sys.stderr)
     for path, name in zip(paths, texts, strict=True):
         if fix and name in better.files:
-            Path(path).write_text(better.files[name], encoding="utf-8")
+            whole = Path(path).read_text("utf-8-sig")  # the file, or a script that unpacks it
+            Path(path).write_text(whole.replace(texts[name], better.files[name]), "utf-8")
             print(f"changed: {path}", file=sys.stderr)
     for one in better.stays:
         place = f"{one.file}:{one.line}" if one.line else one.file

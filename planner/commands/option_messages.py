@@ -117,7 +117,9 @@ def _line(problem: Problem, words: Sequence[str]) -> str:
         text += f"; planner catalog {_kind(problem, option)} lists all {len(problem.allowed)}"
     if problem.code == "less_than_equal" and _BINARY.match(_value(option, words)):
         text += f" ({_value(option, words)} counts in powers of 1,024)"
-    if option in _EXAMPLES and not (of_rule or problem.code == "missing" or problem.did_you_mean):
+    if option in _EXAMPLES and not (
+        of_rule or problem.code in ("missing", "inconsistent") or problem.did_you_mean
+    ):
         text += f"; for example {option} {_EXAMPLES[option]}"
     return (
         text

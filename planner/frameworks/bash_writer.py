@@ -122,6 +122,21 @@ def one_script(bundle: Bundle) -> str:
     return "\n".join(lines) + "\n"
 
 
+# What one_script writes: a file by its name, and the call of the main one.
+_PART = re.compile(r"""^cat > "\$BUNDLE"/(\S+) <<'(END_OF_FILE_*)'\n(.*?\n)\2$""", re.M | re.S)
+_STARTED = re.compile(r"""^exec bash "\$BUNDLE"/(\S+) "\$@"$""", re.M)
+
+
+def parts(script: str) -> dict[str, str]:
+    """The files that a script of `one_script` unpacks, the main one first; none of another."""
+    started = _STARTED.search(script)
+    found = {shlex.split(name)[0]: text for name, _, text in _PART.findall(script)}
+    main = shlex.split(started[1])[0] if started is not None else ""
+    if main not in found:
+        return {}
+    return {main: found.pop(main), **found}
+
+
 def spread(names: Iterable[str]) -> str:
     """The arrays expanded as arguments, one per line."""
     return " \\\n  ".join(f'"${{{name}[@]}}"' for name in names)

@@ -10,6 +10,7 @@ from planner import frameworks
 from planner.documents.problems import Problem, RequestError, join, refuse, shown
 from planner.frameworks import unread_trainers
 from planner.frameworks.base import Framework
+from planner.frameworks.bash_writer import parts
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.named_files import named_files
 from planner.frameworks.read_results import Reading, Unreadable
@@ -55,14 +56,21 @@ def launch_at(paths: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """The text of files by their names, and of files that these name and that lie near.
 
     The Python files that they start are among these where no framework knows the launch without
-    them.  Second: where all of them lie, in the same order.  Raises RequestError.
+    them.  A script that unpacks a bundle is that bundle.  Second: where all of them lie, in the
+    same order.  Raises RequestError.
     """
-    files = files_at(paths)
-    found = named_files(files, paths, MOST_FILES, MOST_BYTES)
+    given = files_at(paths)
+    files, places = dict[str, str](), list[str]()
+    for (name, text), path in zip(given.items(), paths, strict=True):
+        own = {part: one for part, one in parts(text).items() if part not in files | given}
+        for part, one in (own or {name: text}).items():
+            files[part] = one
+            places.append(path)
+    found = named_files(files, places, MOST_FILES, MOST_BYTES)
     if not _known_by({**files, **{name: one.text for name, one in found.items()}}):
-        found = named_files(files, paths, MOST_FILES, MOST_BYTES, programs=True)
+        found = named_files(files, places, MOST_FILES, MOST_BYTES, programs=True)
     texts = files | {name: one.text for name, one in found.items()}
-    return texts, [*paths, *(str(one.path) for one in found.values())]
+    return texts, [*places, *(str(one.path) for one in found.values())]
 
 
 def checked(files: Mapping[str, str]) -> dict[str, str]:

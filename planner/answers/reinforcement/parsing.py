@@ -18,6 +18,9 @@ from planner.frameworks.step_trainers import TRAINERS
 from planner.inputs.requests.parser import parse_request
 from planner.search.axes import divisors
 
+# An advantage is a response's reward less the mean of its prompt: none of one alone.
+LEAST_OF_GRPO = 2
+
 
 def parse_reinforcement(document: Any) -> ReinforcementRequest:
     """A request with the part `reinforcement` beside the others.  Raises RequestError.
@@ -39,7 +42,8 @@ def parse_reinforcement(document: Any) -> ReinforcementRequest:
     if spec is None or request is None:
         raise RequestError(problems)
     problems += [
-        *_of_training(request, spec), *_of_cluster(request, spec), *_of_trainer(request, spec)
+        *_of_algorithm(spec), *_of_training(request, spec), *_of_cluster(request, spec),
+        *_of_trainer(request, spec),
     ]  # fmt: skip
     problems.check()
     asked = ReinforcementRequest(request=request, reinforcement=spec)
@@ -110,6 +114,19 @@ def _training(value: Any, spec: ReinforcementSpec) -> Any:
     usual |= TRAINERS[spec.trainer].training
     given = {name: part for name, part in (value or {}).items() if part is not None}
     return usual | given
+
+
+def _of_algorithm(spec: ReinforcementSpec) -> Iterator[Problem]:
+    """What the algorithm needs of a step."""
+    if spec.algorithm == "grpo" and spec.samples < LEAST_OF_GRPO:
+        said = "samples" in spec.model_fields_set
+        rule = f"GRPO compares a prompt's responses: at least {LEAST_OF_GRPO}"
+        yield Problem(
+            pointer=f"/{PART}/samples",
+            code="inconsistent" if said else "missing",
+            detail=f"{rule}, got {spec.samples}" if said else f"is required: {rule}",
+            got=spec.samples,
+        )
 
 
 def _of_training(request: PlanRequest, spec: ReinforcementSpec) -> Iterator[Problem]:

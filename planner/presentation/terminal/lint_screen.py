@@ -174,7 +174,7 @@ def _change(change: FlagChange, main: str) -> tuple[Text, str, list[Text]]:
         head.append(f" {value}".rstrip(), "bold")
     elif len(value) > _LONGEST_VALUE:
         below = value
-    elif change.after is not None:
+    elif value and change.after is not None:
         words = [*(Text(word, "bold") for word in value.split(" ")), Text("·", "dim"), *words]
     if change.line:
         file = "line " if change.file == main else f"{change.file}:"

@@ -11,6 +11,7 @@ from planner import frameworks
 from planner.answers.lint.findings import CODES
 from planner.answers.lint.lint import found_in
 from planner.documents.problems import RequestError
+from planner.frameworks.bash_writer import one_script, parts
 from planner.frameworks.sources import launch_at
 from tests.fixtures.frameworks import CASES, bundle
 
@@ -59,6 +60,39 @@ def test_the_launch_script_alone_is_enough(name: str, tmp_path: Path) -> None:
     found, findings = found_in(texts, request.cluster)
     assert found.framework.name == name
     assert {one.code for one in findings if one.severity == "error"} <= ALLOWED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted({name for name, _ in READ}))
+def test_one_script_of_all_files_is_their_launch(name: str, tmp_path: Path) -> None:
+    """What `planner emit` prints, as its files say it."""
+    framework = frameworks.get(name)
+    request, plan = next(iter(CASES[name].values()))
+    bundle = framework.write(request, plan)
+    script = tmp_path / "run.sh"
+    script.write_text(one_script(bundle))
+    texts, paths = launch_at([str(script)])
+    if len(bundle.files) > 1:
+        assert dict(texts) == {
+            file: f"{one.rstrip(chr(10))}\n" for file, one in bundle.files.items()
+        }
+        assert set(paths) == {str(script)}
+    found, findings = found_in(texts, request.cluster)
+    assert found.framework.name == name
+    assert {one.code for one in findings if one.severity == "error"} <= ALLOWED
+
+
+def test_changes_are_written_into_the_script_of_all_files(ask: Any, tmp_path: Path) -> None:
+    request, plan = next(iter(CASES["deepspeed"].values()))
+    script = tmp_path / "run.sh"
+    text = one_script(frameworks.get("deepspeed").write(request, plan))
+    script.write_text(text.replace("--micro-batch-size 1", "--micro-batch-sise 1"))
+    assert script.read_text() != text
+    _, _, said = ask("lint", str(script), "--cluster", request.cluster.name, "--fix")
+    assert f"changed: {script}" in said
+    assert "--micro-batch-sise" not in script.read_text()
+    assert script.read_text().startswith("#!/usr/bin/env bash\n# deepspeed: ")
+    assert parts(script.read_text()).keys() == parts(text).keys()
 
 
 @pytest.mark.parametrize("first", ["accelerate.yaml", "config.json"])

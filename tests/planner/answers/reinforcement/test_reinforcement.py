@@ -423,6 +423,32 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--samples: must be an integer" in capsys.readouterr().err
 
 
+def test_grpo_needs_two_responses(capsys: pytest.CaptureFixture[str]) -> None:
+    """An advantage is a reward less the mean of its prompt: of one alone always zero."""
+    at = WORDS.index("--samples")
+    assert cli.run([*WORDS[:at], "--samples", "1", *WORDS[at + 2 :]]) == 2
+    said = capsys.readouterr().err
+    assert "--samples: GRPO compares a prompt's responses: at least 2, got 1" in said
+    assert cli.run([*WORDS[:at], *WORDS[at + 2 :]]) == 2
+    assert "is required: GRPO compares a prompt's responses" in capsys.readouterr().err
+    one_each = {"prompts": 512, "samples": 1, "algorithm": "ppo"}
+    document = asked()
+    document["reinforcement"] = document["reinforcement"] | one_each
+    assert parse_reinforcement(document).reinforcement.samples == 1
+
+
+def test_an_example_in_an_error_keeps_the_rule(capsys: pytest.CaptureFixture[str]) -> None:
+    """The usual one, 512, does not divide 63 x 8 = 504 responses."""
+    at = WORDS.index("--prompts")
+    words = [*WORDS[:at], "--prompts", "63", *WORDS[at + 2 :]]
+    assert cli.run([*words, "--global-batch-size", "10"]) == 2
+    said = capsys.readouterr().err
+    assert "--global-batch-size: must divide 504, prompts x samples, or be left out" in said
+    assert "for example" not in said
+    assert cli.run([*words, "--global-batch-size", "many"]) == 2
+    assert "for example --global-batch-size" in capsys.readouterr().err
+
+
 class TestInterval:
     """Doubts of parts are independent: their squares add up."""
 
