@@ -11,6 +11,7 @@ from planner.answers.plans import plan_answers
 from planner.commands.options import FIELDS, STANDARD_INPUT, command_line
 from planner.documents.answer import PlanAnswer
 from planner.documents.request import PlanRequest
+from planner.frameworks.plan_defaults import usual
 
 
 def after_plan(
@@ -63,13 +64,15 @@ def _why_command(
     other = next(legal, candidates[0]).model_dump()
     # Options lie over the request's own plan, where it has one.
     base = (request.plan or ParallelPlan()).model_dump()
-    # What is left out would be taken from the framework that is named.
+    # What is left out is taken from the framework that is named.
     named = request.search.framework
-    own = frameworks.get(named).axes if named and request.plan is None else {}
+    if named and request.plan is None:
+        given = {"recompute": other["recompute"], "pp": other["pp"], "tp": other["tp"]}
+        base |= usual(frameworks.get(named), given, request.model)
     fields = {
         name: _option(value)
         for name, value in other.items()
-        if (value != base[name] or name in own) and (name != "dp" or request.plan is not None)
+        if value != base[name] and (name != "dp" or request.plan is not None)
     }
     plan_fields = [name for name, field in FIELDS.items() if field.part == "plan"]
     words = [command_line(option_values, source, plan_fields), command_line(fields, None, ())]
