@@ -76,9 +76,14 @@ def _why_command(
     }
     plan_fields = [name for name, field in FIELDS.items() if field.part == "plan"]
     words = [command_line(option_values, source, plan_fields), command_line(fields, None, ())]
-    changed = [n for n, value in other.items() if value != getattr(plan, n) and n != "dp"]
-    said = " and ".join(f"{name} {_option(other[name])}" for name in changed)
-    return f"{' '.join(['planner why', *filter(None, words)])}  # the best plan with {said}"
+    command = " ".join(["planner why", *filter(None, words)])
+    return f"{command}  # the best plan with {_changed(plan.model_dump(), other)}"
+
+
+def _changed(plan: dict[str, Any], other: dict[str, Any]) -> str:
+    """What another plan has otherwise; dp follows."""
+    names = [name for name, value in other.items() if value != plan[name] and name != "dp"]
+    return " and ".join(f"{name} {_option(other[name])}" for name in names)
 
 
 def _neighbours(plan: ParallelPlan, accelerators: int) -> Iterator[ParallelPlan]:

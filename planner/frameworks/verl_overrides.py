@@ -40,7 +40,7 @@ _DEFAULT_MODEL = "~/models/deepseek-llm-7b-chat"
 _SECTION = re.compile(r"^actor_rollout_ref:", re.MULTILINE)
 # Keys with words of a layer in their names that do not change its shape.
 SHAPELESS_KEYS = frozenset({"persist_layer_norm"})
-NOTE_ACTOR_ALONE = (
+NOTE_APART = (
     "only the actor's training is costed, one mini-batch of every prompt's responses per step, "
     "without generation, reference, reward and critic"
 )

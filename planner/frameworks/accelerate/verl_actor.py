@@ -14,7 +14,7 @@ from planner.frameworks.accelerate.settings import FOREACH
 from planner.frameworks.given_values import malformed
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.read_results import Reading, Refusal
-from planner.frameworks.verl_overrides import ACTOR, MODEL
+from planner.frameworks.verl_overrides import ACTOR, MODEL, Overrides
 
 FSDP = ACTOR + "fsdp_config."
 ULYSSES = ACTOR + "ulysses_sequence_parallel_size"
@@ -25,10 +25,7 @@ DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
 def read(call: training_calls.TrainingCall, files: Mapping[str, str]) -> Reading:
     """The specs and the plan of a call's overrides.  Raises Unreadable."""
     given = given_with(files)
-    said, notes = (
-        verl_overrides.Overrides(call.launch, given),
-        [*call.notes, verl_overrides.NOTE_ACTOR_ALONE],
-    )
+    said, notes = Overrides(call.launch, given), [*call.notes, verl_overrides.NOTE_APART]
     model = verl_overrides.model(said, given, notes)
     world, sizes = verl_overrides.world(said), verl_overrides.sizes(said, ULYSSES, (), notes)
     total, cp = world.accelerators or 1, said.positive_int(ULYSSES, 1)

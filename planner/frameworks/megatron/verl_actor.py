@@ -42,7 +42,7 @@ def translated(
     launch: ProgramCall, given: GivenValues, fields: Mapping[str, Any]
 ) -> TranslatedLaunch:
     """The call translated to Megatron-LM's options.  Raises Unreadable."""
-    said, notes = verl_overrides.Overrides(launch, given), [verl_overrides.NOTE_ACTOR_ALONE]
+    said, notes = verl_overrides.Overrides(launch, given), [verl_overrides.NOTE_APART]
     model = verl_overrides.model(said, given, notes)
     training = verl_overrides.adapted(said, model, "lora.")
     attributes = _sizes(said, notes) | _engine(said, model, notes)
