@@ -58,9 +58,10 @@ class LayerKind:
 
 @dataclass(frozen=True)
 class Layers:
-    """kinds: in the order in which they first occur; order: the place of each layer's kind there.
+    """The kinds of a model's layers, in the order in which they first occur, and their order.
 
-    predicted: the same of the multi-token-prediction layers after them.
+    `order[i]` is the index in `kinds` of layer i; `predicted` the same for the layers of
+    multi-token prediction, which follow.
     """
 
     kinds: tuple[LayerKind, ...]
@@ -133,10 +134,10 @@ def _mixers(model: StackSpec) -> tuple[Mixer, ...]:
     """The pattern of mixers that repeats over the layers."""
     if model.mla is not None:
         return (LatentAttention(),)
-    local, period = Attention(window=model.sliding_window), model.full_attention_period
+    attention, period = Attention(window=model.sliding_window), model.full_attention_period
     if model.sliding_window is None or period is None:
-        return (local,)
-    return (*(local,) * (period - 1), Attention())
+        return (attention,)
+    return (*(attention,) * (period - 1), Attention())
 
 
 def _layers(
@@ -144,7 +145,7 @@ def _layers(
     residual_streams: int,
     predicted: tuple[tuple[Sublayer, ...], ...],
 ) -> Layers:
-    """Titles of layers by their blocks, without a mixer that all of them have."""
+    """The layers of a pattern, their kinds named by their blocks but for a mixer that all have."""
     places = {layer: i for i, layer in enumerate(dict.fromkeys((*pattern, *predicted)))}
     several = len({block for layer in places for block in layer if isinstance(block, Mixer)}) > 1
 

@@ -127,7 +127,7 @@ def test_the_answer_that_the_readme_shows(
     monkeypatch.setenv("COLUMNS", "88")
     assert cli.run(shlex.split(line)[1:]) == 0
     printed = capsys.readouterr().out.partition("\nNext\n")[0]
-    took = re.compile(r"evaluated in [\d.]+ m?s")
+    took = re.compile(r"priced in [\d.]+ m?s")
     assert took.sub("", printed).strip() == took.sub("", whole).strip()
     rest = iter(whole.splitlines())
     assert all(one in rest for one in short.splitlines())  # in the same order

@@ -11,6 +11,7 @@ from planner.answers.plans import plan_answers
 from planner.commands.options import FIELDS, STANDARD_INPUT, command_line
 from planner.documents.answer import PlanAnswer
 from planner.documents.request import PlanRequest
+from planner.frameworks.plan_defaults import usual
 
 
 def after_plan(
@@ -63,19 +64,26 @@ def _why_command(
     other = next(legal, candidates[0]).model_dump()
     # Options lie over the request's own plan, where it has one.
     base = (request.plan or ParallelPlan()).model_dump()
-    # What is left out would be taken from the framework that is named.
+    # What is left out is taken from the framework that is named.
     named = request.search.framework
-    own = frameworks.get(named).axes if named and request.plan is None else {}
+    if named and request.plan is None:
+        given = {"recompute": other["recompute"], "pp": other["pp"], "tp": other["tp"]}
+        base |= usual(frameworks.get(named), given, request.model)
     fields = {
         name: _option(value)
         for name, value in other.items()
-        if (value != base[name] or name in own) and (name != "dp" or request.plan is not None)
+        if value != base[name] and (name != "dp" or request.plan is not None)
     }
     plan_fields = [name for name, field in FIELDS.items() if field.part == "plan"]
     words = [command_line(option_values, source, plan_fields), command_line(fields, None, ())]
-    changed = [n for n, value in other.items() if value != getattr(plan, n) and n != "dp"]
-    said = " and ".join(f"{name} {_option(other[name])}" for name in changed)
-    return f"{' '.join(['planner why', *filter(None, words)])}  # the best plan with {said}"
+    command = " ".join(["planner why", *filter(None, words)])
+    return f"{command}  # the best plan with {_changed(plan.model_dump(), other)}"
+
+
+def _changed(plan: dict[str, Any], other: dict[str, Any]) -> str:
+    """What another plan has otherwise; dp follows."""
+    names = [name for name, value in other.items() if value != plan[name] and name != "dp"]
+    return " and ".join(f"{name} {_option(other[name])}" for name in names)
 
 
 def _neighbours(plan: ParallelPlan, accelerators: int) -> Iterator[ParallelPlan]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import pairwise
 
@@ -73,14 +73,8 @@ _EXAMPLES = {
 _BINARY = re.compile(r"[0-9.]+[kKmM]\Z")
 _FIELD_NAME = re.compile(r"\b[a-z0-9]+(?:_[a-z0-9]+)+\b")
 _PARTS_OF_FIELDS: tuple[Part, ...] = (
-    "cluster",
-    "training",
-    "search",
-    "plan",
-    "sizing",
-    "fit",
-    "reinforcement",
-)
+    "cluster", "training", "search", "plan", "sizing", "fit", "reinforcement",
+)  # fmt: skip
 _MOST_CHOICES = 20
 
 
@@ -101,31 +95,32 @@ def _kind(problem: Problem, option: str) -> str:
 
 
 def _line(problem: Problem, words: Sequence[str]) -> str:
-    if problem.pointer == "/plan" and problem.code == "missing" and not _names_a_document(words):
+    document = _names_a_document(words)
+    if problem.pointer == "/plan" and problem.code == "missing" and not document:
         return _NO_PLAN
     option = _option(problem, words)
-    of_rule = problem.pointer == "/plan"  # which says itself what would do
     text = problem.detail if not option else problem.detail.removeprefix(f"{option} ")
-    few = len(problem.allowed) <= _MOST_CHOICES
-    if problem.code not in ("not_allowed", "unknown_name") and not _names_a_document(words):
+    if problem.code not in ("not_allowed", "unknown_name") and not document:
         text = _in_options(text, option)
-    if problem.code == "unknown_name" and problem.allowed and few:
-        text += f"; one of {', '.join(map(str, problem.allowed))}"
+    text += "".join(_hints(problem, option, _value(option, words)))
+    return text if problem.code == "usage" else _placed(problem, option, text, document)
+
+
+def _hints(problem: Problem, option: str, typed: str) -> Iterator[str]:
+    """What helps beside a problem: choices, near names, an example; typed: the option's value."""
+    unknown, count = problem.code == "unknown_name", len(problem.allowed)
+    if unknown and 0 < count <= _MOST_CHOICES:
+        yield f"; one of {', '.join(map(str, problem.allowed))}"
     if problem.did_you_mean:
-        text += f"; did you mean {' or '.join(problem.did_you_mean)}?"
-    if problem.code == "unknown_name" and option and not few:
-        text += f"; planner catalog {_kind(problem, option)} lists all {len(problem.allowed)}"
-    if problem.code == "less_than_equal" and _BINARY.match(_value(option, words)):
-        text += f" ({_value(option, words)} counts in powers of 1,024)"
-    if option in _EXAMPLES and not (
-        of_rule or problem.code in ("missing", "inconsistent") or problem.did_you_mean
-    ):
-        text += f"; for example {option} {_EXAMPLES[option]}"
-    return (
-        text
-        if problem.code == "usage"
-        else _placed(problem, option, text, _names_a_document(words))
-    )
+        yield f"; did you mean {' or '.join(problem.did_you_mean)}?"
+    if unknown and option and count > _MOST_CHOICES:
+        yield f"; planner catalog {_kind(problem, option)} lists all {count}"
+    if problem.code == "less_than_equal" and _BINARY.match(typed):
+        yield f" ({typed} counts in powers of 1,024)"
+    of_rule = problem.pointer == "/plan"  # which says itself what would do
+    ruled = of_rule or problem.code in ("missing", "inconsistent")
+    if option in _EXAMPLES and not (ruled or problem.did_you_mean):
+        yield f"; for example {option} {_EXAMPLES[option]}"
 
 
 def _placed(problem: Problem, option: str, text: str, document: bool) -> str:
@@ -163,29 +158,33 @@ def _in_options(text: str, option: str) -> str:
 def _option(problem: Problem, words: Sequence[str]) -> str:
     """The option that was typed, or has to be; empty where the value stands in a document."""
     given = {word.partition("=")[0] for word in words}
-    document = _names_a_document(words)
     pointer = re.sub(r"(/[0-9]+)+\Z", "", problem.pointer)
-    if problem.code == "missing" and not document and pointer in _PARTS:
-        return _PARTS[pointer]
+    if pointer == "/plan" and problem.code in _OF_RULE:
+        flag = _OF_RULE[problem.code]
+        return flag if flag in given else ""
     if pointer == "/cluster" and "--card" in given:
         return "--card"
     if problem.code == "no_file" and pointer in ("", "/files", "/a", "/b"):
         return _ELSEWHERE.get(pointer, "FILE")
-    if not document and (pointer in _ELSEWHERE or pointer in _flags()):
-        return _ELSEWHERE.get(pointer) or _flags()[pointer]
-    if pointer == "/plan":
-        flag = _OF_RULE.get(problem.code, "")
-        return flag if flag in given else ""
-    parts = pointer.split("/")[1:]
-    if len(parts) == 1 and not document:  # a part: the field that its problem begins with
-        flag = _flags().get(f"{pointer}/{problem.detail.partition(' ')[0].rstrip(',')}", "")
-        if flag:
-            return flag
-    name = parts[-1] if parts and len(parts) <= 3 else ""
+    if not _names_a_document(words) and (flag := _of_field(problem, pointer)):
+        return flag
+    name = pointer.rpartition("/")[2] if pointer.count("/") <= 3 else ""
     flag = _flags().get(name, f"--{name.replace('_', '-')}")
-    typed = flag in given or f"--no-{flag[2:]}" in given
-    required = problem.code == "missing" and not document and name in _flags()
-    return flag if name and (typed or required) else ""
+    return flag if name and (flag in given or f"--no-{flag[2:]}" in given) else ""
+
+
+def _of_field(problem: Problem, pointer: str) -> str:
+    """The option of a problem's field, where the whole request stands in options."""
+    flags = _flags()
+    if problem.code == "missing" and pointer in _PARTS:
+        return _PARTS[pointer]
+    if pointer in _ELSEWHERE or pointer in flags:
+        return _ELSEWHERE.get(pointer) or flags[pointer]
+    if pointer.count("/") == 1:  # a part: the field that its problem begins with
+        first = problem.detail.partition(" ")[0].rstrip(",")
+        if flag := flags.get(f"{pointer}/{first}"):
+            return flag
+    return flags.get(pointer.rpartition("/")[2], "") if problem.code == "missing" else ""
 
 
 def _names_a_document(words: Sequence[str]) -> bool:

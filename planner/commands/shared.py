@@ -147,7 +147,8 @@ def print_bundle(bundle: Bundle, folder: Path | None, json: bool, *, whole: bool
     for path in written:
         print(path)
     for note in bundle.notes:
-        print(f"note: {note.text}", file=sys.stderr)
+        kind = "warning" if note.code == "cannot_be_said" else "note"
+        print(f"{kind}: {note.text}", file=sys.stderr)
     return FINE
 
 

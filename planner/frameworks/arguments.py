@@ -189,8 +189,12 @@ class Arguments:
 
     def has(self, *names: str) -> bool:
         """Whether one of the options was given; all of them count as looked up."""
-        self.asked.update(names)
+        self.mark_read(*names)
         return any(name in self.given for name in names)
+
+    def mark_read(self, *names: str) -> None:
+        """Count options as looked up that say nothing of a plan."""
+        self.asked.update(names)
 
     def rename(self, old: str, new: str) -> None:
         """Moves an option to the name under which readers look it up."""

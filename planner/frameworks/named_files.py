@@ -142,7 +142,7 @@ def _of_words(words: Sequence[str]) -> Iterator[str]:
 
 
 def _is_wanted(name: str, text: str) -> bool:
-    """Whether a program that a script starts makes a Trainer of transformers, or is torchtitan's."""
+    """Whether a program that a script starts makes a Trainer, or is torchtitan's."""
     wanted = _TRAINS.search(text) or _CONFIGURES.search(text) or "torchtitan" in text
     return not name.endswith(PYTHON) or bool(wanted) or "import" not in text
 

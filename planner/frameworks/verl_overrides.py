@@ -28,24 +28,23 @@ MICRO, MINI = ACTOR + "ppo_micro_batch_size_per_gpu", ACTOR + "ppo_mini_batch_si
 OF_ALL = ACTOR + "ppo_micro_batch_size"
 LENGTH = "data.max_response_length"
 # Keys of the actor and the model that change neither a step's time nor its memory.
-IDLE = re.compile(
+FREE_KEYS = re.compile(
     r"clip_ratio|clip_grad|loss|entropy|kl_|ppo_epochs|shuffle|seed|checkpoint|profiler|"
     r"optim\.(lr|weight|betas|min_lr|total|num_cycles|warmup)|use_mbridge|vanilla_mbridge|"
     r"dist_checkpointing|nccl_timeout|tokenizer|chat_template|trust_remote|external_lib|use_shm|"
     r"use_kl|use_remove_padding|use_torch_compile|strategy|policy_loss|tau_|grad_clip|router_replay|_target_"
 )
+# The model's path in the configuration that verl ships: a YAML that still has it is that default.
+_DEFAULT_MODEL = "~/models/deepseek-llm-7b-chat"
 # The section that a YAML of verl has.
-_ITS_OWN = "~/models/deepseek-llm-7b-chat"  # the model of verl's own, which has its defaults
-_OF_VERL = re.compile(r"^actor_rollout_ref:", re.MULTILINE)
+_SECTION = re.compile(r"^actor_rollout_ref:", re.MULTILINE)
 # Keys with words of a layer in their names that do not change its shape.
-SAME = frozenset({"persist_layer_norm"})
-APART = (
+SHAPELESS_KEYS = frozenset({"persist_layer_norm"})
+NOTE_APART = (
     "only the actor's training is costed, one mini-batch of every prompt's responses per step, "
     "without generation, reference, reward and critic"
 )
-
-
-OFFLOADED = (
+NOTE_OFFLOADED = (
     "weights, gradients and states offloaded between the phases are on the device in training; "
     "their transfers are not costed"
 )
@@ -60,14 +59,16 @@ def call(
     """
     configs = {name: words for name in files if (words := _words(files, name))}
 
-    def whole(launch: ProgramCall) -> ProgramCall:
+    def with_config(launch: ProgramCall) -> ProgramCall:
         name = _config_name(launch)
         return replace(launch, arguments=(*configs.get(name, ()), *launch.arguments))
 
     hints = [ROOT] if not configs else [ROOT, "--config-name"]
-    found = training_calls.training_call_if_any(files, hints, lambda one: trains(whole(one)), TITLE)
+    found = training_calls.training_call_if_any(
+        files, hints, lambda one: trains(with_config(one)), TITLE
+    )
     if found is not None:
-        return replace(found, launch=whole(found.launch))
+        return replace(found, launch=with_config(found.launch))
     for name, words in configs.items():
         alone = ProgramCall(Argument("verl.trainer.main_ppo", name, 1), arguments=words)
         if _is_set_up(words) and trains(alone):
@@ -88,7 +89,7 @@ def _config_name(launch: ProgramCall) -> str:
 def _words(files: Mapping[str, str], name: str) -> tuple[Argument, ...]:
     """The keys of a YAML for verl as overrides; empty for verl's own and for any other file."""
     text = files[name]
-    if not name.endswith((".yaml", ".yml")) or not _OF_VERL.search(text) or _ITS_OWN in text:
+    if not name.endswith((".yaml", ".yml")) or not _SECTION.search(text) or _DEFAULT_MODEL in text:
         return ()
     try:
         settings = yaml_files.read(text, name).settings()
@@ -98,11 +99,11 @@ def _words(files: Mapping[str, str], name: str) -> tuple[Argument, ...]:
 
 
 def _is_set_up(words: Iterable[Argument]) -> bool:
-    """Whether a YAML is of a training: verl's own leave the micro-batches out."""
-    said = {
+    """Whether a YAML configures a run: verl's defaults leave the size of micro-batches null."""
+    stated_keys = {
         key for key, _, value in (word.text.partition("=") for word in words) if value != "null"
     }
-    return MODEL + "path" in said and bool(said & {MICRO, OF_ALL})
+    return MODEL + "path" in stated_keys and bool(stated_keys & {MICRO, OF_ALL})
 
 
 def on_megatron(launch: ProgramCall) -> bool:
@@ -159,10 +160,11 @@ class Overrides:
         """Whether the key's value is in the files."""
         return key in self.words and self.words[key].known
 
-    def on(self, key: str, default: bool = False) -> bool:
+    def is_true(self, key: str, default: bool = False) -> bool:
         return self.text(key, str(default)).lower() == "true"
 
-    def whole(self, key: str, default: int | None = None) -> int:
+    def positive_int(self, key: str, default: int | None = None) -> int:
+        """The value of a key; raises Unreadable where it is no whole number from 1."""
         text = self.text(key, "" if default is None else str(default))
         if not re.fullmatch(r"[1-9]\d{0,8}", text):
             word = self.words.get(key, self.launch.program)
@@ -174,7 +176,7 @@ class Overrides:
         word = self.words[key]
         return Setting(name=name or key, value=word.text, file=word.file, line=word.line)
 
-    def left(self, named: bool) -> tuple[Setting, ...]:
+    def unread(self, named: bool) -> tuple[Setting, ...]:
         """The keys of the actor and the model that were not looked up.
 
         named: whether the model is given.  Raises Unreadable if one may change what is trained.
@@ -182,9 +184,11 @@ class Overrides:
         found = [
             self.setting(key)
             for key in self.words
-            if key.startswith((ACTOR, MODEL)) and key not in self.asked and not IDLE.search(key)
+            if key.startswith((ACTOR, MODEL))
+            and key not in self.asked
+            and not FREE_KEYS.search(key)
         ]
-        post_training.refuse_shapes(found, named, SAME)
+        post_training.refuse_shapes(found, named, SHAPELESS_KEYS)
         return tuple(found)
 
 
@@ -196,20 +200,26 @@ def sizes(
     context: the key of the context-parallel degree; splits: the keys of the other degrees that
     split a replica.
     """
-    longest = overrides.whole("data.max_prompt_length", 512) + overrides.whole(LENGTH, 512)
+    longest = overrides.positive_int("data.max_prompt_length", 512) + overrides.positive_int(
+        LENGTH, 512
+    )
     notes.append(f"every sequence is as long as the longest prompt and response, {longest} tokens")
-    batch = overrides.whole(MINI, 256) * overrides.whole(ROOT + "rollout.n", 1)
-    replica = prod(overrides.whole(key, 1) for key in (context, *splits) if overrides.known(key))
-    if not overrides.on(ACTOR + "use_dynamic_bsz"):
+    batch = overrides.positive_int(MINI, 256) * overrides.positive_int(ROOT + "rollout.n", 1)
+    replica = prod(
+        overrides.positive_int(key, 1) for key in (context, *splits) if overrides.known(key)
+    )
+    if not overrides.is_true(ACTOR + "use_dynamic_bsz"):
         overrides.text(ACTOR + "ppo_max_token_len_per_gpu")
         if overrides.text(OF_ALL) and not overrides.text(MICRO):
             replicas = max((world(overrides).accelerators or 1) // replica, 1)
-            return post_training.Sizes(longest, batch, max(overrides.whole(OF_ALL) // replicas, 1))
-        return post_training.Sizes(longest, batch, overrides.whole(MICRO))
+            return post_training.Sizes(
+                longest, batch, max(overrides.positive_int(OF_ALL) // replicas, 1)
+            )
+        return post_training.Sizes(longest, batch, overrides.positive_int(MICRO))
     overrides.text(MICRO)
-    tokens = overrides.whole(ACTOR + "ppo_max_token_len_per_gpu", 16_384) * overrides.whole(
-        context, 1
-    )
+    tokens = overrides.positive_int(
+        ACTOR + "ppo_max_token_len_per_gpu", 16_384
+    ) * overrides.positive_int(context, 1)
     share = max(batch * replica // (world(overrides).accelerators or 1), 1)
     micro = post_training.sequences(tokens, longest, share)
     notes.append(
@@ -221,8 +231,8 @@ def sizes(
 def world(overrides: Overrides) -> training_calls.World:
     """The accelerators that train."""
     nodes, each = (
-        overrides.whole("trainer.nnodes", 1),
-        overrides.whole("trainer.n_gpus_per_node", 8),
+        overrides.positive_int("trainer.nnodes", 1),
+        overrides.positive_int("trainer.n_gpus_per_node", 8),
     )
     return training_calls.World(nodes, each, nodes * each)
 
@@ -241,7 +251,7 @@ def model(overrides: Overrides, given: GivenValues, notes: list[str]) -> ModelSp
     found = post_training.preset(
         name, f"the model {key} is missing", (place.file, place.line), notes
     )
-    kept = found.mtp_num_layers if overrides.on(MODEL + "mtp.enable") else 0
+    kept = found.mtp_num_layers if overrides.is_true(MODEL + "mtp.enable") else 0
     return post_training.with_prediction(found, kept)
 
 
@@ -258,6 +268,6 @@ def adapted(overrides: Overrides, model: ModelSpec, group: str) -> dict[str, Any
     stated = overrides.setting(targets) if overrides.text(targets) else None
     dropout = overrides.text(prefix + "dropout", "0.0")
     if not (rank.isdecimal() and re.fullmatch(r"0?\.\d{1,6}|0", dropout)):
-        one = overrides.setting(prefix + ("dropout" if rank.isdecimal() else "rank"))
-        raise one.unreadable(f"{one.name} is {str(one.value)[:40]!r}, not a number")
+        wrong = overrides.setting(prefix + ("dropout" if rank.isdecimal() else "rank"))
+        raise wrong.unreadable(f"{wrong.name} is {str(wrong.value)[:40]!r}, not a number")
     return adapter_fields(model, int(rank), stated, float(dropout))

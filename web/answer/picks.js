@@ -47,7 +47,7 @@ function HeldFixed({ held }) {
   const worth = held.filter(({ saves }) => saves >= WORTH_OPENING);
   const rest = held.slice(worth.length).map(({ field }) => words(field));
   if (held.length === 0) return null;
-  return html`<p class="muted">Held fixed: ${worth.map((one, i) => html`<span key=${one.field}>${i > 0 && " · "}<${Saving} one=${one} /></span>`)}
+  return html`<p class="muted">Not varied: ${worth.map((one, i) => html`<span key=${one.field}>${i > 0 && " · "}<${Saving} one=${one} /></span>`)}
     ${worth.length > 0 && rest.length > 0 && " · "}${rest.length > 0 && `${rest.join(", ")}: no other value saves time`}</p>`;
 }
 

@@ -76,25 +76,28 @@ def _products(values: Values, names: Sequence[str], world: int) -> set[int]:
 
 def _batch(request: PlanRequest, values: Values) -> Iterator[LimitConflict]:
     """Micro-batches that do not divide the batch, on their own or over the replicas."""
-    batch, world = request.training.global_batch_size, request.cluster.accelerators
-    micro = values.get("micro_batch_size", (1,))
-    if all(batch % int(size) for size in micro):
+    batch = request.training.global_batch_size
+    micro = [int(size) for size in values.get("micro_batch_size", (1,))]
+    if all(batch % size for size in micro):
         yield _conflict(values, ["micro_batch_size"], f"must divide the batch of {batch:,}")
         return
-    names = [name for name in ("micro_batch_size", *_DEGREES) if name in values]
+    sources, replicas = _replicas(values, request.cluster.accelerators)
+    if replicas and all(batch % (size * dp) for size, dp in product(micro, replicas)):
+        names = [name for name in ("micro_batch_size", *sources) if name in values]
+        got = " or ".join(map(str, sorted(replicas)))
+        what = f"micro-batch x dp ({got}) must divide the batch of {batch:,}"
+        yield _conflict(values, names, what)
+
+
+def _replicas(values: Values, world: int) -> tuple[tuple[str, ...], set[int]]:
+    """The fields that decide dp, and the values that they leave of it; none where it is open."""
     if "dp" in values:
-        names = [name for name in names if name in ("micro_batch_size", "dp")]
-        replicas = values["dp"]
-    elif values.keys() >= {"tp", "cp", "pp"}:
-        sizes = _products(values, ("tp", "cp", "pp"), world)
-        replicas = tuple(world // size for size in sizes if world % size == 0)
-    else:
-        return
-    if replicas and all(batch % (int(size) * int(dp)) for size in micro for dp in replicas):
-        got = " or ".join(map(str, sorted({int(dp) for dp in replicas})))
-        yield _conflict(
-            values, names, f"micro-batch x dp ({got}) must divide the batch of {batch:,}"
-        )
+        return ("dp",), {int(dp) for dp in values["dp"]}
+    sources = ("tp", "cp", "pp")
+    if not values.keys() >= set(sources):
+        return (), set()
+    sizes = _products(values, sources, world)
+    return sources, {world // size for size in sizes if world % size == 0}
 
 
 def _widths(request: PlanRequest, values: Values) -> Iterator[LimitConflict]:

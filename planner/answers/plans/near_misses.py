@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from cost_models.effects import is_read
@@ -10,12 +11,13 @@ from cost_models.plans import FIELDS, ParallelPlan, Plans
 from planner.answers.plans.competition import limited
 from planner.answers.plans.explain import report
 from planner.constraints import Rule
-from planner.documents.answer import Change, Nearest, Reason
-from planner.documents.formats import value_words
+from planner.documents.answer import Change, Counts, Nearest, Reason
+from planner.documents.formats import gib, value_words
 from planner.documents.request import Bounds, PlanRequest
 from planner.evidence.uncertainty.site_storage import room_of
 from planner.search.axes import SEARCHED, SpaceTooLarge
 from planner.search.exhaustive import cost_model, search
+from planner.search.memory_reasons import memory_reasons
 from planner.search.outcome import Outcome
 from planner.search.plan_distance import changed_fields
 
@@ -116,6 +118,23 @@ def near_misses(
     if not found and changes:
         found.append(Nearest(plan=None, stage=None, over_by_bytes=None, changes=tuple(changes)))
     return found
+
+
+def with_least_memory(
+    counts: Counts, model: CostModel, request: PlanRequest, missed: Sequence[Nearest]
+) -> Counts:
+    """The counts, with what the plan that misses by least needs as the example of memory."""
+    plan = missed[0].plan if missed else None
+    if plan is None:
+        return counts
+    own = report(model, request, plan)
+    text = (
+        f"the plan that needs least takes {gib(own.memory.peak_bytes)} of "
+        f"{gib(own.memory.capacity_bytes)} GiB"
+    )
+    if own.fits:
+        text = "; ".join(reason.text for reason in memory_reasons(request, own))
+    return counts.model_copy(update={"examples": counts.examples | {"memory": text}})
 
 
 def _enlarged(request: PlanRequest, rules: tuple[Rule, ...]) -> list[Change]:

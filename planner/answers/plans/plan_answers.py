@@ -15,6 +15,7 @@ from cost_models.plans import ParallelPlan
 from cost_models.profiles import EfficiencyProfile
 from cost_models.spec import TrainingSpec
 from planner import frameworks
+from planner.answers.plans import near_misses as misses
 from planner.answers.plans.alike import Asked, plans_in_steps, shared
 from planner.answers.plans.chance_to_be_first import (
     best_expected,
@@ -22,29 +23,21 @@ from planner.answers.plans.chance_to_be_first import (
     contenders,
     measure_next,
     selection,
-)
+)  # fmt: skip
 from planner.answers.plans.competition import Entry, by_trainers, compete, fastest, prepared
 from planner.answers.plans.explain import report, reports, reports_of_several
 from planner.answers.plans.hand_made import baseline
 from planner.answers.plans.host_memory import FIELD as OFFLOADED
 from planner.answers.plans.host_memory import offloading
 from planner.answers.plans.limit_conflicts import limit_conflicts
-from planner.answers.plans.near_misses import (
-    difference,
-    near_misses,
-    outside_limits,
-    smallest_change,
-)
 from planner.answers.plans.other_degrees import rival
 from planner.answers.plans.picks import picks
 from planner.answers.plans.rank_orders import rank_orders
 from planner.answers.plans.unsearched_fields import held_fixed
 from planner.constraints import RULES, Context, Rule, passing, violations
 from planner.documents.answer import (
-    Counts,
     EstimateAnswer,
     Launch,
-    Nearest,
     PlanAnswer,
     ProfileInfo,
     Reason,
@@ -52,7 +45,6 @@ from planner.documents.answer import (
     Unbuildable,
     WhyAnswer,
 )
-from planner.documents.formats import gib
 from planner.documents.plan_report import PlanReport
 from planner.documents.request import PlanRequest
 from planner.documents.scored_runs import Evidence
@@ -151,7 +143,7 @@ def _explained(
     close = contenders(request, outcome.contenders)
     unbuildable = None if best else _unbuildable(request)
     # No changed request of a near miss lets these frameworks run.
-    missed = () if unbuildable else near_misses(asked, model, outcome, rules)
+    missed = () if unbuildable else misses.near_misses(asked, model, outcome, rules)
     return PlanAnswer(
         **_common(request, model),
         best=best,
@@ -174,27 +166,10 @@ def _explained(
         nearest=tuple(missed),
         conflicts=() if best else limit_conflicts(request),
         space=space.axes(),
-        counts=_with_least_memory(outcome.counts, model, request, missed),
+        counts=misses.with_least_memory(outcome.counts, model, request, missed),
         baseline=baseline(request, model, rules, best),
         search_time_s=searched_s,
     )
-
-
-def _with_least_memory(
-    counts: Counts, model: CostModel, request: PlanRequest, missed: Sequence[Nearest]
-) -> Counts:
-    """The counts, with what the plan that misses by least needs as the example of memory."""
-    plan = missed[0].plan if missed else None
-    if plan is None:
-        return counts
-    own = report(model, request, plan)
-    text = (
-        f"the plan that needs least takes {gib(own.memory.peak_bytes)} of "
-        f"{gib(own.memory.capacity_bytes)} GiB"
-    )
-    if own.fits:
-        text = "; ".join(reason.text for reason in memory_reasons(request, own))
-    return counts.model_copy(update={"examples": counts.examples | {"memory": text}})
 
 
 def estimate(request: PlanRequest, plan: ParallelPlan) -> EstimateAnswer:
@@ -238,7 +213,7 @@ def why(request: PlanRequest, plan: ParallelPlan) -> WhyAnswer:
     """What limits a plan, by how much, and the smallest change that fits."""
     model = cost_model(request)
     asked, rules = prepared(request)
-    reasons = illegal(request, plan, rules) + outside_limits(request, plan)
+    reasons = illegal(request, plan, rules) + misses.outside_limits(request, plan)
     own: PlanReport | None = None
     if not illegal(request, plan):
         own = report(model, request, plan)
@@ -251,7 +226,7 @@ def why(request: PlanRequest, plan: ParallelPlan) -> WhyAnswer:
         verdicts = {"memory": "does not fit", "memory_risk": "may run out"}
         only = reasons[0].code if len({reason.code for reason in reasons}) == 1 else ""
         with within_a_step():
-            change = smallest_change(asked, model, plan, rules)
+            change = misses.smallest_change(asked, model, plan, rules)
         return WhyAnswer(
             **common, verdict=verdicts.get(only, "illegal"), reasons=tuple(reasons), estimate=own,
             smallest_change=change, best=best, slower_by=None, differences_s={},
@@ -346,7 +321,7 @@ def _replanned(request: PlanRequest, model: CostModel, best: PlanReport | None) 
         usual_time_s=report(usual, asked, rows[0]).iteration_time_s,
         plan=own,
         slower_by=own.iteration_time_s / best.iteration_time_s - 1.0,
-        differences=difference(rows[0], best.plan),
+        differences=misses.difference(rows[0], best.plan),
     )
 
 

@@ -14,7 +14,7 @@ from planner.frameworks.accelerate.settings import FOREACH
 from planner.frameworks.given_values import malformed
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.read_results import Reading, Refusal
-from planner.frameworks.verl_overrides import ACTOR, MODEL
+from planner.frameworks.verl_overrides import ACTOR, MODEL, Overrides
 
 FSDP = ACTOR + "fsdp_config."
 ULYSSES = ACTOR + "ulysses_sequence_parallel_size"
@@ -25,23 +25,23 @@ DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
 def read(call: training_calls.TrainingCall, files: Mapping[str, str]) -> Reading:
     """The specs and the plan of a call's overrides.  Raises Unreadable."""
     given = given_with(files)
-    said, notes = verl_overrides.Overrides(call.launch, given), [*call.notes, verl_overrides.APART]
+    said, notes = Overrides(call.launch, given), [*call.notes, verl_overrides.NOTE_APART]
     model = verl_overrides.model(said, given, notes)
     world, sizes = verl_overrides.world(said), verl_overrides.sizes(said, ULYSSES, (), notes)
-    total, cp = world.accelerators or 1, said.whole(ULYSSES, 1)
+    total, cp = world.accelerators or 1, said.positive_int(ULYSSES, 1)
     refusals = []
     if total % cp:
         text = f"{total} accelerators are not a multiple of {ULYSSES} {cp}"
         reason = Reason(code="world_size", text=text)
         refusals.append(Refusal(reason=reason, setting=said.setting(ULYSSES)))
-    full = said.on(MODEL + "enable_gradient_checkpointing", default=True)
+    full = said.is_true(MODEL + "enable_gradient_checkpointing", default=True)
     precision = DTYPES.get(said.text(FSDP + "dtype", "bfloat16"), "bf16")
     if said.text(FSDP + "model_dtype", "fp32") not in ("fp32", "float32"):
         notes.append("weights and optimizer states are costed in fp32, the default")
-    if [key for key in OFFLOADS if said.on(key)]:
-        notes.append(verl_overrides.OFFLOADED)
+    if [key for key in OFFLOADS if said.is_true(key)]:
+        notes.append(verl_overrides.NOTE_OFFLOADED)
     shards = said.text(FSDP + "fsdp_size", "-1")
-    whole = shards == "-1" or said.whole(FSDP + "fsdp_size") >= total
+    whole = shards == "-1" or said.positive_int(FSDP + "fsdp_size") >= total
     try:
         training = TrainingSpec(
             seq_length=sizes.length,
@@ -57,12 +57,12 @@ def read(call: training_calls.TrainingCall, files: Mapping[str, str]) -> Reading
             dp=max(total // cp, 1),
             dp_shard=0 if whole else int(shards),
             zero_stage=3,
-            reshard_after_forward=said.on(FSDP + "reshard_after_forward", default=True),
+            reshard_after_forward=said.is_true(FSDP + "reshard_after_forward", default=True),
             micro_batch_size=sizes.micro,
             recompute="full" if full else "none",
             recompute_num_layers=model.num_layers if full else 0,
-            offload_optimizer=said.on(FSDP + "offload_policy"),
-            offload_activations=full and said.on(MODEL + "enable_activation_offload"),
+            offload_optimizer=said.is_true(FSDP + "offload_policy"),
+            offload_activations=full and said.is_true(MODEL + "enable_activation_offload"),
             attention_kernel="flash",
             cross_entropy="unfused",
             runtime=FOREACH,
@@ -77,7 +77,7 @@ def read(call: training_calls.TrainingCall, files: Mapping[str, str]) -> Reading
         nodes=world.nodes,
         accelerators_per_node=world.per_node,
         settings=tuple(map(said.setting, said.words)),
-        unread=said.left(given.model is not None),
+        unread=said.unread(given.model is not None),
         assumed=tuple(notes),
         refusals=tuple(refusals),
         written=False,

@@ -50,16 +50,18 @@ def read(
     model = _model(said, given, notes)
     reached = training_calls.world(launch)
     size = training_calls.accelerators(found, reached, accelerators, notes)
-    cp = max(said.whole(key, 1) for key in ULYSSES)
+    cp = max(said.positive_int(key, 1) for key in ULYSSES)
     dp = max(size // cp, 1)
     if CHECKPOINTING not in said.words:
         notes.append(f"{CHECKPOINTING}: not set, on as in releases from 0.5")
-    full = said.on(CHECKPOINTING, default=True)
-    offloads = said.on("model.fsdp_config.cpu_offload") or said.on("engine.optimizer_offload")
+    full = said.is_true(CHECKPOINTING, default=True)
+    offloads = said.is_true("model.fsdp_config.cpu_offload") or said.is_true(
+        "engine.optimizer_offload"
+    )
     try:
         training = TrainingSpec(
-            seq_length=said.whole("data.max_length", 1024),
-            global_batch_size=said.whole("data.train_batch_size", 256),
+            seq_length=said.positive_int("data.max_length", 1024),
+            global_batch_size=said.positive_int("data.train_batch_size", 256),
             gradient_dtype="fp32",
             gradient_reduce_dtype="fp32",
             **_adapters(said, model),
@@ -74,7 +76,7 @@ def read(
             recompute_num_layers=model.num_layers if full else 0,
             offload_optimizer=offloads,
             attention_kernel="flash2",
-            cross_entropy="chunked" if said.on("model.use_liger") else "unfused",
+            cross_entropy="chunked" if said.is_true("model.use_liger") else "unfused",
             runtime=FOREACH,
         )
     except ValidationError as error:
@@ -106,9 +108,9 @@ def _model(said: Overrides, given: GivenValues, notes: list[str]) -> ModelSpec:
 def _micro(said: Overrides, ranks: int) -> int:
     """Sequences per pass of a rank; older releases have those of all ranks together."""
     if said.text(OF_ALL) and not said.text(MICRO):
-        return max(said.whole(OF_ALL) // ranks, 1)
+        return max(said.positive_int(OF_ALL) // ranks, 1)
     said.text(OF_ALL)
-    return said.whole(MICRO, 4)
+    return said.positive_int(MICRO, 4)
 
 
 def _adapters(said: Overrides, model: ModelSpec) -> dict[str, Any]:

@@ -19,11 +19,11 @@ from planner.frameworks.nemo_rl.config import Config
 from planner.frameworks.read_results import Setting
 
 GROUP = "policy.megatron_cfg"
-OPTIMIZER = frozenset(
-    {"optimizer", "use_distributed_optimizer", "use_precision_aware_optimizer"}
-    | {"optimizer_cpu_offload", "optimizer_offload_fraction", "overlap_cpu_optimizer_d2h_h2d"}
-    | {"exp_avg_dtype", "exp_avg_sq_dtype", "main_params_dtype", "muon_tp_mode"}
-)
+OPTIMIZER = frozenset({
+    "optimizer", "use_distributed_optimizer", "use_precision_aware_optimizer",
+    "optimizer_cpu_offload", "optimizer_offload_fraction", "overlap_cpu_optimizer_d2h_h2d",
+    "exp_avg_dtype", "exp_avg_sq_dtype", "main_params_dtype", "muon_tp_mode",
+})  # fmt: skip
 OFFLOADING = ("optimizer_offload_fraction", "overlap_cpu_optimizer_d2h_h2d")
 # The only keys of data parallelism that it passes on; it passes on no FSDP.
 DATA_PARALLEL = ("overlap_grad_reduce", "overlap_param_gather")
@@ -33,12 +33,12 @@ SPLITS = (
 FP8 = {"fp8": "fp8", "fp8_recipe": "fp8_recipe", "fp8_param": "fp8_param_gather"}
 DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "uint8": "fp8"}
 # Keys that are read elsewhere, or do not affect a step.
-IGNORED_KEYS = frozenset(
-    {"enabled", "activation_checkpointing", "recompute_granularity", "recompute_modules"}
-    | {"mtp_num_layers", "cuda_graph_impl", "cuda_graph_modules", "cuda_graph_warmup_steps"}
-    | {"train_iters", "mtp_loss_scaling_factor", "mtp_use_repeated_layer", "mtp_detach_heads"}
-    | {"empty_unused_memory_level", "freeze_moe_router"}
-)
+IGNORED_KEYS = frozenset({
+    "enabled", "activation_checkpointing", "recompute_granularity", "recompute_modules",
+    "mtp_num_layers", "cuda_graph_impl", "cuda_graph_modules", "cuda_graph_warmup_steps",
+    "train_iters", "mtp_loss_scaling_factor", "mtp_use_repeated_layer", "mtp_detach_heads",
+    "empty_unused_memory_level", "freeze_moe_router",
+})  # fmt: skip
 
 
 def translated(

@@ -60,7 +60,7 @@ def _written(model: ModelSpec) -> frozenset[str]:
 
 
 def missing(model: ModelSpec, table: Iterable[Uncarried]) -> Missing:
-    """The facts of a table that a launch with Megatron-LM's options leaves out."""
+    """The facts listed in `table` that Megatron-LM's options cannot express."""
     return unwritten_facts.of(model, table, _written(model))
 
 
@@ -72,7 +72,7 @@ def read(args: Arguments, fields: dict[str, Any]) -> dict[str, Any]:
     stated = options.fields(args, "numerics")
     found = {name: value for name, value in stated.items() if value is not None}
     if args.has("--squared-relu"):
-        args.has("--no-bias-gelu-fusion")
+        args.mark_read("--no-bias-gelu-fusion")
         found["activation"] = SQUARED_RELU
     if args.has("--use-rope-scaling"):
         factor = args.number("--rope-scaling-factor", 8.0)

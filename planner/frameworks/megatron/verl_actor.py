@@ -42,14 +42,14 @@ def translated(
     launch: ProgramCall, given: GivenValues, fields: Mapping[str, Any]
 ) -> TranslatedLaunch:
     """The call translated to Megatron-LM's options.  Raises Unreadable."""
-    said, notes = verl_overrides.Overrides(launch, given), [verl_overrides.APART]
+    said, notes = verl_overrides.Overrides(launch, given), [verl_overrides.NOTE_APART]
     model = verl_overrides.model(said, given, notes)
     training = verl_overrides.adapted(said, model, "lora.")
     attributes = _sizes(said, notes) | _engine(said, model, notes)
     words = tuple(printed_arguments.words_of(attributes, fields))
-    world, left = verl_overrides.world(said), said.left(given.model is not None)
+    world, unread = verl_overrides.world(said), said.unread(given.model is not None)
     call = replace(launch, arguments=words)
-    return TranslatedLaunch(call, model, world, tuple(notes), left, training)
+    return TranslatedLaunch(call, model, world, tuple(notes), unread, training)
 
 
 def _sizes(overrides: verl_overrides.Overrides, notes: list[str]) -> dict[str, Argument]:
@@ -92,7 +92,7 @@ def _engine(
     if "pipeline_model_parallel_layout" in attributes:
         # Megatron-Core checks that both agree; Megatron-LM's arguments take one of them.
         attributes.pop("num_virtual_stages_per_pipeline_rank", None)
-    if [name for name in OFFLOADS if overrides.on(ENGINE + name)]:
-        notes.append(verl_overrides.OFFLOADED)
+    if [name for name in OFFLOADS if overrides.is_true(ENGINE + name)]:
+        notes.append(verl_overrides.NOTE_OFFLOADED)
     name = ACTOR + "optim.optimizer"
     return attributes | {"optimizer": _word(overrides, name, overrides.text(name, "adam"))}

@@ -138,7 +138,7 @@ def adapter_fields(args: Arguments) -> dict[str, Any]:
             args.assume(f"adapters of {', '.join(left)} are not modelled")
         if kept:
             found |= {"lora_rank": rank, "lora_targets": kept}
-    args.has("--lora-alpha", "--lora-fusion", "--lora-load", "--lora-ckpt-filter")
+    args.mark_read("--lora-alpha", "--lora-fusion", "--lora-load", "--lora-ckpt-filter")
     if args.text("--stage") == "dpo":
         found["loss"] = "dpo"
     return found

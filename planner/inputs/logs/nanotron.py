@@ -43,6 +43,7 @@ class Nanotron(Reader):
         self.trees: dict[str, tuple[ast.Call, list[int]]] = {}
 
     def take(self, number: int, process: str, text: str) -> bool:
+        """Read a line; whether it belongs to a printed object that goes on."""
         text = _PREFIX.sub("", text)
         if self.block.lines or re.match(r"\w*Config\(\w+=", text):
             return self._printed(number, text)
@@ -93,6 +94,7 @@ class Nanotron(Reader):
         return False
 
     def close(self) -> None:
+        """Hand the printed config to the draft, as YAML and as facts."""
         if "config" not in self.trees:
             return
         call, lines = self.trees["config"]

@@ -14,7 +14,6 @@ from cost_models.parameters import total_parameters
 from planner.documents.formats import gib, or_dash, seconds, share, short, whole_plan_words
 from planner.documents.request import PlanRequest
 from planner.evidence.uncertainty.learned_steps import LearnedStep
-from planner.evidence.uncertainty.site import LearnedRun
 from planner.evidence.uncertainty.site_corrections import (
     Calibrated,
     LearnedFactor,
@@ -73,8 +72,12 @@ def _in_full(one: ReadRun) -> Iterator[RenderableType]:
         facts.add_row("left out", Flow(left, ", "))
     if run.peak_bytes is not None and run.estimated_peak_bytes is not None:
         memory = [f"{gib(run.peak_bytes)} GiB {run.memory_quantity}"]
-        facts.add_row("memory", Flow([*memory, f"{gib(run.estimated_peak_bytes)} GiB estimated"]))
-    facts.add_row("estimated", Flow([f"{seconds(run.estimated_s)} without a site", _off(run)]))
+        off = run.estimated_peak_bytes / run.peak_bytes - 1.0
+        memory.append(f"{gib(run.estimated_peak_bytes)} GiB estimated")
+        facts.add_row("memory", Flow([*memory, _off(off, "high", "low")]))
+    off = run.estimated_s / run.step_s - 1.0
+    words = [f"{seconds(run.estimated_s)} without a site", _off(off, "long", "short")]
+    facts.add_row("estimated", Flow(words))
     for title, notes in (("left open", run.left_open), ("assumed", run.assumed)):
         for i, text in enumerate(notes[:_MOST_NOTES]):
             facts.add_row("" if i else title, prose(text, 0))
@@ -102,9 +105,9 @@ def _step(one: ReadRun) -> Iterator[str]:
         yield f"{run.steps:,} steps used"
 
 
-def _off(run: LearnedRun) -> str:
-    off = run.estimated_s / run.step_s - 1.0
-    return f"{abs(100.0 * off):.1f} % too {'long' if off > 0 else 'short'}"
+def _off(off: float, above: str, below: str) -> str:
+    """How far an estimate is off, in words."""
+    return f"{abs(100.0 * off):.1f} % too {above if off > 0 else below}"
 
 
 def _signed(value: float) -> str:

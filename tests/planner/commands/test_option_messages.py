@@ -124,3 +124,18 @@ def test_a_model_is_a_folder_with_a_config(ask: Any, tmp_path: Path) -> None:
 def test_a_card_is_found_without_its_hyphen(ask: Any) -> None:
     code, _, err = ask("estimate", *PLANNED[:2], *PLANNED[4:], "--cluster", "rtx4090", "--tp", "1")
     assert code in (0, 4), err
+
+
+def test_next_leaves_out_what_the_framework_takes_by_itself(ask: Any) -> None:
+    words = ["--model", "llama-3.2-1b", "--cluster", "rtx-4090", "--seq-length", "2048"]
+    words += ["--global-batch-size", "16", "--lora-rank", "16", "--framework", "trl"]
+    code, out, _ = ask("plan", *words)
+    assert code == 0
+    (why,) = (line for line in out.splitlines() if line.startswith("  planner why"))
+    assert not any(f" --{name} " in why for name in ("cp-kind", "ep", "etp", "moe-dispatcher"))
+
+
+def test_a_launch_of_another_model_is_a_warning(ask: Any) -> None:
+    code, _, err = ask("emit", *PLANNED, "--tp", "1", "--framework", "maxtext")
+    assert code == 0
+    assert "warning: The framework has no option for these facts of the model" in err

@@ -45,6 +45,7 @@ def test_shows_first_and_keeps_nothing(planner: Planner) -> None:
     assert "20 skipped or NaN iterations" in out
     assert "plan.attention_kernel: flash assumed" in out
     assert "19.6 GiB max allocated" in out
+    assert " GiB estimated · 17.2 % too low" in out
     assert out.endswith("Nothing is kept: --yes keeps it with site lab.\n")
     assert storage.names() == ()
 
