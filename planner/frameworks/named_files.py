@@ -193,30 +193,32 @@ def _paths(text: str) -> list[str]:
 
 
 def _existing(names: Iterable[str], roots: Sequence[Path]) -> Iterator[Path]:
-    """For each name the file with most of its folders, in the nearest folder that has it.
-
-    Where its first folders are variables or aren't here, one more folder must agree; without any
-    it must lie beside the launch.
-    """
+    """For each name the file with most of its folders, in the nearest folder that has it."""
     top = roots[-1].resolve()
     for name in names:
-        parts = [one for one in re.split(r"/+", name) if one not in ("", ".", "..", "~")]
-        said = next((i for i, one in enumerate(reversed(parts)) if "$" in one), len(parts))
-        whole = said == len(parts)
-        for count in range(said, 0, -1):
-            tail = parts[len(parts) - count :]
-            sure = count > 1 or (whole and count == len(parts))
-            near = roots if sure and tail != _CONFIG else roots[: sure or tail != _CONFIG]
-            path = _file_in(near, tail, top)
-            if path is not None:
-                yield path
-                break
+        tried = (
+            root.joinpath(*tail).resolve() for tail, near in _tails(name, roots) for root in near
+        )
+        path = next((one for one in tried if one.is_relative_to(top) and one.is_file()), None)
+        if path is not None:
+            yield path
 
 
-def _file_in(folders: Sequence[Path], tail: Sequence[str], top: Path) -> Path | None:
-    """The file with this end of a path in the first of the folders that has it, inside of `top`."""
-    found = (folder.joinpath(*tail).resolve() for folder in folders)
-    return next((one for one in found if one.is_relative_to(top) and one.is_file()), None)
+def _tails(name: str, roots: Sequence[Path]) -> Iterator[tuple[list[str], Sequence[Path]]]:
+    """The ends of a path, the longest first, and the folders that may hold them.
+
+    Where its first folders are variables or aren't here, one more folder must agree; without any
+    it must lie beside the launch, as a model's config.json must, which others have too.
+    """
+    parts = [one for one in re.split(r"/+", name) if one not in ("", ".", "..", "~")]
+    said = next((i for i, one in enumerate(reversed(parts)) if "$" in one), len(parts))
+    for count in range(said, 0, -1):
+        tail = parts[len(parts) - count :]
+        whole = count == len(parts)
+        if tail == _CONFIG:
+            yield tail, roots[:1] if whole else ()
+        else:
+            yield tail, roots if count > 1 or whole else roots[:1]
 
 
 def _text(path: Path, left_bytes: int) -> str | None:
