@@ -81,6 +81,8 @@ def test_unknown_ids(client: TestClient) -> None:
         assert response.json()["type"] == "/problems/not-found"
     for junk in ("pl_0'--", "..", "pl_" + "0" * 100, "%00"):
         assert client.get(f"/v1/plans/{junk}").status_code in (404, 405, 422)
+    (error,) = client.get("/v1/plans/abc").json()["errors"]
+    assert error["detail"] == "is no id of an answer, which looks like pl_7dcd0a1b2c3d4e5f"
 
 
 def test_an_idempotency_key_stands_for_one_question(client: TestClient) -> None:
