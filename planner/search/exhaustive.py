@@ -7,8 +7,9 @@ peak memory, then the plan's fields in their order, smaller first.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -26,11 +27,11 @@ from planner.evidence.uncertainty.site_storage import room_of
 from planner.progress import current, step
 from planner.search.axes import SpaceTooLarge
 from planner.search.best_other_degrees import Rivals
-from planner.search.drawn import Drawn
+from planner.search.drawn import Drawn, joined
 from planner.search.fewest_layers import with_fewest_layers
 from planner.search.outcome import Keeper, Outcome, Score
 from planner.search.partial_plans import Memory
-from planner.search.repartitioned_plans import repartitioned_plans
+from planner.search.repartitioned_plans import repartitioned_lists
 from planner.search.simplicity import MOST_FULL, Simplest
 from planner.search.space import Space
 from planner.search.stage_recompute import with_own_counts
@@ -135,7 +136,7 @@ class _Pass:
             return None
         table: tuple[tuple[int, ...], ...] = ()
         if not cut_short and asked.by_time and space.free_partition:
-            again = repartitioned(self._model, space, self._room, self._keep)
+            (again,) = repartitioned(self._model, self._room, [(space, self._keep, np.inf)])
             if again is not None:
                 table = again.stage_layers_table
                 self._price(again, self._model.needed_bytes(again))
@@ -205,21 +206,36 @@ def counts(space: Space, dominated: int, costed: int, feasible: int, cut_short: 
 
 
 def repartitioned(
-    model: CostModel, space: Space, room: Room, keep: Keeper, most_s: float = np.inf
-) -> Plans | None:
-    """Plans of the short list with their layers repartitioned by time, where that is faster.
+    model: CostModel, room: Room, asked: Sequence[tuple[Space, Keeper, float]]
+) -> list[Plans | None]:
+    """Plans of each short list with their layers repartitioned by time, where that is faster.
 
-    most_s: no others are of interest.
+    asked: the space and the short list of each, and the time above which no plan is of interest.
     """
-    rows, seconds = keep.short_list()
-    worth_s = min(FASTER * float(seconds.min(initial=np.inf)), most_s)
-    plans = space.legal(
-        [plan for _, plan in repartitioned_plans(model, rows, seconds, worth_s, room)]
-    )
-    if not len(plans.tp):
-        return None
-    plans = plans.take(model.evaluate(plans).iteration_time_s < worth_s)
-    return plans if len(plans.tp) else None
+    lists = [keep.short_list() for _, keep, _ in asked]
+    worth_s = [
+        min(FASTER * float(seconds.min(initial=np.inf)), most_s)
+        for (_, seconds), (*_, most_s) in zip(lists, asked, strict=True)
+    ]
+    short = [(rows, seconds, worth) for (rows, seconds), worth in zip(lists, worth_s, strict=True)]
+    found = [
+        space.legal([plan for _, plan in others])
+        for (space, *_), others in zip(asked, repartitioned_lists(model, short, room), strict=True)
+    ]
+    some = [plans for plans in found if len(plans.tp)]
+    if not some:
+        return [None] * len(found)
+    every = iter(np.split(model.evaluate(joined(some)).iteration_time_s, _ends(some)))
+    faster = [
+        plans.take(next(every) < worth) if len(plans.tp) else plans
+        for plans, worth in zip(found, worth_s, strict=True)
+    ]
+    return [plans if len(plans.tp) else None for plans in faster]
+
+
+def _ends(parts: Sequence[Plans]) -> list[int]:
+    """Where each but the last ends among all."""
+    return list(accumulate(len(plans) for plans in parts))[:-1]
 
 
 def own_counts(

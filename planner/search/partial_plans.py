@@ -41,7 +41,7 @@ class PartialPlans:
     group, counts: the process group and the number of plans of each row.  drawn: the number of
     each group before any was left out.  early: whether dominated plans are already left out.
     rules: the rules that need the layout.  refused: plans that the other rules refused.  least_s:
-    lower bounds of the step time, ascending, after by_least_time.
+    lower bounds of the step time, after by_least_time.
     """
 
     plans: Plans
@@ -59,9 +59,9 @@ class PartialPlans:
         counts = np.bincount(row[chosen], minlength=len(self.counts))
         return replace(self, plans=self.plans.take(chosen), counts=counts)
 
-    def by_least_time(self, least_s: FloatArray) -> PartialPlans:
-        """One row for each cell, in the order of its least step time."""
-        order = np.argsort(least_s, kind="stable")
+    def by_least_time(self, least_s: FloatArray, shares: FloatArray) -> PartialPlans:
+        """One row for each cell, in the order of shares; least_s: its least step time."""
+        order = np.argsort(shares, kind="stable")
         group = np.repeat(self.group, self.counts)[order]
         return replace(
             self, plans=self.plans.take(order), group=group, counts=np.ones_like(group),

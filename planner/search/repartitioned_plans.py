@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
 
 import numpy as np
 
@@ -30,29 +31,55 @@ from planner.search.layer_partition import (
 CLOSE = 1.005
 
 
-def repartitioned_plans(
-    model: CostModel,
-    plans: Sequence[ParallelPlan],
-    seconds: FloatArray,
-    worth_s: float,
-    room: Room,
-) -> Iterator[tuple[int, ParallelPlan]]:
-    """(index, plan) of plans whose layers may be partitioned so that a step takes less time.
+# Plans, the step time of each, and the time that a partition of one must be able to beat.
+ShortList = tuple[Sequence[ParallelPlan], FloatArray, float]
 
-    seconds: the step time of each given plan; worth_s: the time that a partition must be able to
-    beat; each one found lowers it.  The time and memory of a partition are derived from those of
-    its plan here, so the caller must price it.  Stages of two directions hold their layers twice
-    and stay even.
+
+def repartitioned_plans(
+    model: CostModel, plans: Sequence[ParallelPlan], seconds: FloatArray, worth_s: float, room: Room
+) -> list[tuple[int, ParallelPlan]]:
+    """See repartitioned_lists; of a single list."""
+    (found,) = repartitioned_lists(model, [(plans, seconds, worth_s)], room)
+    return found
+
+
+def repartitioned_lists(
+    model: CostModel, asked: Sequence[ShortList], room: Room
+) -> list[list[tuple[int, ParallelPlan]]]:
+    """(index, plan) of each list's plans whose layers may be partitioned for a shorter step.
+
+    Each one found lowers the time to beat.  The time and memory of a partition are derived from
+    those of its plan here, so the caller must price it.  Stages of two directions hold their layers
+    twice and stay even.
     """
+    places = [_by_stages(plans) for plans, *_ in asked]
+    rows = [plans[i] for (plans, *_), own in zip(asked, places, strict=True) for i in own]
+    if not rows:
+        return [[] for _ in asked]
+    amounts = layer_amounts(model.context, Plans.from_rows(rows))
+    columns = count()
+    return [
+        list(_of_list(model, one, zip(own, columns), amounts, room))
+        for one, own in zip(asked, places, strict=True)
+    ]
+
+
+def _by_stages(plans: Sequence[ParallelPlan]) -> list[int]:
+    """Places of the plans with stages that may be uneven, those of as many stages together."""
     by_stages: dict[int, list[int]] = {}
     for place, plan in enumerate(plans):
         if plan.pp > 1 and SCHEDULES[plan.schedule].placement != "two-way":
             by_stages.setdefault(plan.pp, []).append(place)
-    places = [place for alike in by_stages.values() for place in alike]
-    if not places:
-        return
-    amounts = layer_amounts(model.context, Plans.from_rows([plans[place] for place in places]))
-    for column, place in enumerate(places):
+    return [place for alike in by_stages.values() for place in alike]
+
+
+def _of_list(
+    model: CostModel, asked: ShortList, places: Iterable[tuple[int, int]], amounts: LayerAmounts,
+    room: Room,
+) -> Iterator[tuple[int, ParallelPlan]]:  # fmt: skip
+    """The same of one list; places: of its plans, each with its column among the amounts."""
+    plans, seconds, worth_s = asked
+    for place, column in places:
         share = worth_s / seconds[place] if np.isfinite(worth_s) else 1.0
         for other, other_share in _repartitioned(model, plans[place], amounts, column, share, room):
             yield place, other

@@ -19,6 +19,7 @@ from cost_models.plans import FloatArray, IntArray, ParallelPlan, Plans, code
 from planner.constraints import (
     RULES,
     TP_IN_DOMAIN,
+    WORLD_SIZE,
     BoolArray,
     Context,
     Rule,
@@ -37,7 +38,7 @@ from planner.search.option_axes import OptionAxes
 from planner.search.partial_plans import Memory, PartialPlans, Refused
 from planner.search.process_groups import process_groups
 from planner.search.space_axes import space_axes
-from planner.search.uneven_split_filter import UnevenSplitFilter
+from planner.search.uneven_split_filter import UnevenSplitFilter, place_among
 
 # Up to this many candidates are drawn together, whatever their schedules: a chunk per schedule
 # would take longer.
@@ -62,20 +63,28 @@ class Space:
         rules: Iterable[Rule] = (),
         full: bool = False,
         own: ParallelPlan | None = None,
+        sizes: Sequence[int] = (),
     ) -> None:
-        """full, own: see Axes."""
+        """full, own, sizes: see Axes; of several sizes, the request's cluster is the largest."""
         self.request = request
-        self._axes = Axes(request, full, own)
+        self._axes = Axes(request, full, own, sizes)
         self._laid = LayoutAxes(self._axes)
         self._options = OptionAxes(self._axes)
         self._dominance = Dominance(self._axes, self._options)
         self.context = Context(request.model, request.cluster, request.training)
         domain = () if self._axes.limited("tp") else (TP_IN_DOMAIN,)
         self._added = tuple(rules)
-        self.rules: tuple[Rule, ...] = (*RULES, *domain, *self._added)
+        several = len(self._axes.sizes) > 1
+        usual = tuple(rule for rule in RULES if not (several and rule is WORLD_SIZE))
+        self.rules: tuple[Rule, ...] = (*usual, *domain, *self._added)
         self.dominated = self.hopeless = 0
         self.drawn = self.size = 0
         self._legality = Legality(self.context, self.rules, self._options)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of accelerators of the candidates, ascending."""
+        return self._axes.sizes
 
     @property
     def rejected(self) -> Counter[str]:
@@ -129,18 +138,19 @@ class Space:
         return self._partial_plans(uncounted=True)
 
     def promising(
-        self, partial: PartialPlans, size: int, first: int, most_s: Callable[[], float]
+        self, partial: PartialPlans, size: int, first: int, most_s: Callable[[], FloatArray]
     ) -> Iterator[Plans]:
-        """Candidates of partial plans in order of their least time, as long as that is low enough.
+        """Candidates of partial plans in their order, those whose least time is low enough.
 
-        first: how many to draw at first; later chunks may be up to `size`.
+        first: how many to draw at first; later chunks may be up to `size`.  most_s: by size, the
+        time above which no plan is of interest any more.
         """
         _, usual, explicit = self._tables
         self._count(partial, usual)
-        yield from self._laid_out(partial, usual, size, first, most_s)
+        yield from self._laid_out_in_time(partial, usual, size, first, most_s)
         kept = self._promising(explicit, partial.drawn)
         self._count(partial, kept)
-        yield from self._laid_out(partial, kept, size, first, most_s)
+        yield from self._laid_out_in_time(partial, kept, size, first, most_s)
 
     @cached_property
     def _tables(self) -> tuple[Ragged, Ragged, Ragged]:
@@ -233,33 +243,43 @@ class Space:
             twins = layouts.count_of(layouts.columns["schedule"] == _1F1B) * (self.groups.pp > 1)
             self.dominated += int((twins * partial.drawn).sum())
 
-    def _laid_out(
+    def _laid_out(self, partial: PartialPlans, layouts: Ragged, size: int) -> Iterator[Plans]:
+        """Partial plans with each of their layouts, all layouts of a group together."""
+        for low, high in _batches(layouts.counts[partial.group] * partial.counts, size):
+            yield from self._of_rows(partial, layouts, np.arange(low, high))
+
+    def _laid_out_in_time(
         self,
         partial: PartialPlans,
         layouts: Ragged,
         size: int,
-        first: int = MOST_CANDIDATES,
-        most_s: Callable[[], float] | None = None,
+        first: int,
+        most_s: Callable[[], FloatArray],
     ) -> Iterator[Plans]:
-        """Partial plans with each of their layouts, all layouts of a group together."""
+        """The same of partial plans with a row each, whose least time is low enough."""
+        per_row = layouts.counts[partial.group]
+        place = place_among(self.sizes, self.groups)[partial.group]
+        rows = np.flatnonzero(per_row)
+        while len(rows := rows[partial.least_s[rows] <= most_s()[place[rows]]]):
+            ends = np.cumsum(per_row[rows])
+            count = max(int(np.searchsorted(ends, min(first, size), side="right")), 1)
+            yield from self._of_rows(partial, layouts, rows[:count])
+            rows, first = rows[count:], 2 * first
+
+    def _of_rows(self, partial: PartialPlans, layouts: Ragged, rows: IntArray) -> Iterator[Plans]:
+        """The legal candidates of some rows, as one chunk if there are any."""
         starts = np.cumsum(partial.counts) - partial.counts
-        per_row = layouts.counts[partial.group] * partial.counts
-        for low, high in _batches(per_row, size, first):
-            if most_s is not None:
-                high = min(high, int(np.searchsorted(partial.least_s, most_s(), side="right")))
-            row, position = _repeated(per_row[low:high])
-            if not len(row):
-                return
-            self.drawn += len(row)
-            row += low
-            layout, cell = np.divmod(position, partial.counts[row])
-            layout += layouts.starts[partial.group[row]]
-            plans = partial.plans.take(starts[row] + cell).with_columns(
-                **{n: c[layout] if c.ndim else c for n, c in layouts.columns.items()}
-            )
-            plans = self._finish(plans, partial)
-            if len(plans.tp):
-                yield plans
+        row, position = _repeated((layouts.counts[partial.group] * partial.counts)[rows])
+        self.drawn += len(row)
+        row = rows[row]
+        layout, cell = np.divmod(position, partial.counts[row])
+        layout += layouts.starts[partial.group[row]]
+        plans = partial.plans.take(starts[row] + cell).with_columns(
+            **{n: c[layout] if c.ndim else c for n, c in layouts.columns.items()}
+        )
+        plans = self._finish(plans, partial)
+        if len(plans.tp):
+            yield plans
 
     @property
     def every_layer_count(self) -> bool:
@@ -303,7 +323,7 @@ class Space:
         """The filter of uneven splits; None if the request asks for the whole space or one plan."""
         if self._axes.full or self._axes.own is not None or not self._laid.free_partition:
             return None
-        return UnevenSplitFilter(self.groups, self._laid.least_partition_share)
+        return UnevenSplitFilter(self.groups, self.sizes, self._laid.least_partition_share)
 
     def seen(self, plans: Plans, seconds: FloatArray) -> None:
         """Record the step times of plans that fit, for the filter of uneven layer splits."""
@@ -369,16 +389,11 @@ def _repeated(counts: IntArray) -> tuple[IntArray, IntArray]:
     return row, np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
-def _batches(
-    counts: IntArray, size: int, first: int = MOST_CANDIDATES
-) -> Iterator[tuple[int, int]]:
-    """Consecutive row ranges with about `size` candidates each (at least one row).
-
-    first: candidates in the first range; each later range may have twice as many as the one before.
-    """
+def _batches(counts: IntArray, size: int) -> Iterator[tuple[int, int]]:
+    """Consecutive row ranges with about `size` candidates each (at least one row)."""
     ends, low, begun = np.cumsum(counts), 0, 0
     while low < len(counts):
-        high = max(int(np.searchsorted(ends, begun + min(first, size), side="right")), low + 1)
+        high = max(int(np.searchsorted(ends, begun + size, side="right")), low + 1)
         if ends[high - 1] > begun:
             yield low, high
-        low, begun, first = high, int(ends[high - 1]), 2 * first
+        low, begun = high, int(ends[high - 1])
