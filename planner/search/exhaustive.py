@@ -14,7 +14,7 @@ from itertools import accumulate
 import numpy as np
 
 from cost_models.estimate import CostModel, Estimates
-from cost_models.plans import FloatArray, ParallelPlan, Plans
+from cost_models.plans import FloatArray, ParallelPlan, Plans, joined
 from cost_models.profiles import EfficiencyProfile
 from planner.constraints import Rule
 from planner.documents.answer import Counts
@@ -27,11 +27,11 @@ from planner.evidence.uncertainty.site_storage import room_of
 from planner.progress import current, step
 from planner.search.axes import SpaceTooLarge
 from planner.search.best_other_degrees import Rivals
-from planner.search.drawn import Drawn, joined
+from planner.search.drawn import Drawn
 from planner.search.fewest_layers import with_fewest_layers
 from planner.search.outcome import Keeper, Outcome, Score
 from planner.search.partial_plans import Memory
-from planner.search.repartitioned_plans import repartitioned_lists
+from planner.search.repartitioned_plans import ShortList, repartitioned_plans
 from planner.search.simplicity import MOST_FULL, Simplest
 from planner.search.space import Space
 from planner.search.stage_recompute import with_own_counts
@@ -40,6 +40,8 @@ __all__ = ["SpaceTooLarge", "cost_model", "search"]
 
 # Rows priced at a time: enough to hide the cost of a NumPy call, few enough to bound memory.
 CHUNK = 1 << 17
+# The same where the first plan that fits ends the search.
+FEW = 1 << 12
 # Stages of their own are worth a plan that takes so much of the best one's time: closed forms of
 # the pipeline are not better than that.
 FASTER = 0.995
@@ -212,23 +214,22 @@ def repartitioned(
 
     asked: the space and the short list of each, and the time above which no plan is of interest.
     """
-    lists = [keep.short_list() for _, keep, _ in asked]
-    worth_s = [
-        min(FASTER * float(seconds.min(initial=np.inf)), most_s)
-        for (_, seconds), (*_, most_s) in zip(lists, asked, strict=True)
-    ]
-    short = [(rows, seconds, worth) for (rows, seconds), worth in zip(lists, worth_s, strict=True)]
+    short = []
+    for _, keep, most_s in asked:
+        plans, seconds = keep.short_list()
+        worth_s = min(FASTER * float(seconds.min(initial=np.inf)), most_s)
+        short.append(ShortList(plans, seconds, worth_s))
     found = [
-        space.legal([plan for _, plan in others])
-        for (space, *_), others in zip(asked, repartitioned_lists(model, short, room), strict=True)
+        space.legal(others)
+        for (space, *_), others in zip(asked, repartitioned_plans(model, short, room), strict=True)
     ]
     some = [plans for plans in found if len(plans.tp)]
     if not some:
         return [None] * len(found)
     every = iter(np.split(model.evaluate(joined(some)).iteration_time_s, _ends(some)))
     faster = [
-        plans.take(next(every) < worth) if len(plans.tp) else plans
-        for plans, worth in zip(found, worth_s, strict=True)
+        plans.take(next(every) < own.worth_s) if len(plans.tp) else plans
+        for plans, own in zip(found, short, strict=True)
     ]
     return [plans if len(plans.tp) else None for plans in faster]
 
@@ -242,7 +243,28 @@ def own_counts(
     model: CostModel, space: Space, room: Room, keep: Keeper, table: tuple[tuple[int, ...], ...]
 ) -> Plans:
     """Plans of the short list with as many recomputed layers on each stage as its memory asks."""
-    return space.legal(list(with_own_counts(model, keep.short_list()[0], room)), table)
+    plans, _ = keep.short_list()
+    rows = [plans.row(row) for row in range(len(plans))]
+    return space.legal(list(with_own_counts(model, rows, room)), table)
+
+
+def fits(request: PlanRequest, rules: Iterable[Rule] = ()) -> bool | None:
+    """Whether `search` finds a plan that fits, told at the first one; None: only it can tell."""
+    model, room, space = cost_model(request), room_of(request), Space(request, rules)
+    keep = Keeper(objective(request), top_k=1)
+    for plans in space.chunks(FEW, Memory(model, room)):
+        if len(plans.tp):
+            needed = model.needed_bytes(plans)
+            if np.any(needed <= room.of(plans)):
+                return True
+            keep.miss(plans, needed)
+        step(0, 1)
+    if "recompute_layers" in request.search.open:
+        return None
+    # A search tries other partitions of the plan that needs the least memory.
+    again = repartitioned(model, room, [(space, keep, np.inf)])[0] if space.free_partition else None
+    tight = again is None or np.all(model.needed_bytes(again) > room.of(again))
+    return False if tight else None
 
 
 def best_of(model: CostModel, plans: Plans, score: Score) -> ParallelPlan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -40,8 +40,9 @@ class PartialPlans:
 
     group, counts: the process group and the number of plans of each row.  drawn: the number of
     each group before any was left out.  early: whether dominated plans are already left out.
-    rules: the rules that need the layout.  refused: plans that the other rules refused.  least_s:
-    lower bounds of the step time, after by_least_time.
+    rules: the rules that need the layout.  refused: plans that the other rules refused.  work_s,
+    least_s: after in_order, lower bounds of the step time without waiting for other stages and with
+    it.
     """
 
     plans: Plans
@@ -51,7 +52,8 @@ class PartialPlans:
     early: bool
     rules: tuple[Rule, ...]
     refused: tuple[Refused, ...]
-    least_s: FloatArray
+    work_s: FloatArray = field(default_factory=lambda: np.zeros(0))
+    least_s: FloatArray = field(default_factory=lambda: np.zeros(0))
 
     def where(self, chosen: BoolArray) -> PartialPlans:
         """The chosen partial."""
@@ -59,11 +61,15 @@ class PartialPlans:
         counts = np.bincount(row[chosen], minlength=len(self.counts))
         return replace(self, plans=self.plans.take(chosen), counts=counts)
 
-    def by_least_time(self, least_s: FloatArray, shares: FloatArray) -> PartialPlans:
-        """One row for each cell, in the order of shares; least_s: its least step time."""
-        order = np.argsort(shares, kind="stable")
-        group = np.repeat(self.group, self.counts)[order]
+    @property
+    def groups(self) -> IntArray:
+        """The process group of each plan."""
+        return np.repeat(self.group, self.counts)
+
+    def in_order(self, work_s: FloatArray, least_s: FloatArray, order: IntArray) -> PartialPlans:
+        """One row for each plan, in another order."""
+        group = self.groups[order]
         return replace(
             self, plans=self.plans.take(order), group=group, counts=np.ones_like(group),
-            least_s=least_s[order],
+            work_s=work_s[order], least_s=least_s[order],
         )  # fmt: skip

@@ -15,12 +15,12 @@ from itertools import zip_longest
 import numpy as np
 
 from cost_models.keys import KeyView
-from cost_models.plans import FloatArray, IntArray, Plans
+from cost_models.plans import FloatArray, IntArray, Plans, joined
 from planner.constraints import Rule
 from planner.documents.request import PlanRequest
 from planner.evidence.uncertainty.site_storage import room_of
 from planner.progress import current, step
-from planner.search.drawn import Drawn, joined
+from planner.search.drawn import Drawn
 from planner.search.exhaustive import (
     CHUNK,
     cost_model,
@@ -39,7 +39,7 @@ from planner.search.uneven_split_filter import place_among
 # Plans of several spaces are priced at once up to this many; more are as fast alone.
 TOGETHER = 1 << 15
 # Candidates that are drawn first, of all spaces: they set the bound for the others.
-FIRST_DRAWN = 1 << 15
+FIRST_DRAWN = 1 << 13
 
 Question = tuple[PlanRequest, tuple[Rule, ...]]
 
@@ -78,7 +78,7 @@ def priced_together(request: PlanRequest) -> bool:
     return request.search.objective != "memory_headroom" and request.site is None
 
 
-@dataclass
+@dataclass(eq=False)
 class _Cell:
     """One space on clusters of one size, and the best of what was priced of it.
 
@@ -131,9 +131,10 @@ class _Together:
                 pairs = zip(self._each, partials, strict=True)
                 self._search([(one, own) for one, own in pairs if own is not None])
         # Of each size the best space first: what is found of it bounds the others.
-        by_size = zip(*(one.cells for one in self._each), strict=True)
-        ranked = (sorted(cells, key=lambda cell: cell.keep.score) for cells in by_size)
-        for cells in zip(*ranked, strict=True):
+        by_size = list(zip(*(one.cells for one in self._each), strict=True))
+        best = [min(cells, key=lambda cell: cell.keep.score) for cells in by_size]
+        others = [cell for cells in by_size for cell in cells if cell not in best]
+        for cells in (best, others):
             for cell in cells:
                 cell.left_out = self._is_left_out(cell)
             self._refine([cell for cell in cells if not cell.left_out])
@@ -173,26 +174,32 @@ class _Together:
         """Partial plans that may fit, the most promising of each size first."""
         found = [one for some in _sets(batch) for one in self._bounded(some)]
         least_s = np.full(len(self._sizes), np.inf)
-        for _, size, seconds in found:
+        for _, size, _, seconds in found:
             np.minimum.at(least_s, size, seconds)
-        return [own.by_least_time(seconds, seconds / least_s[size]) for own, size, seconds in found]
+        return [
+            own.in_order(work_s, seconds, np.argsort(seconds / least_s[size], kind="stable"))
+            for own, size, work_s, seconds in found
+        ]
 
     def _bounded(
         self, some: Sequence[tuple[_Searched, PartialPlans]]
-    ) -> Iterator[tuple[PartialPlans, IntArray, FloatArray]]:
-        """Partial plans that may fit, with the place of the size and the least time of each."""
+    ) -> Iterator[tuple[PartialPlans, IntArray, FloatArray, FloatArray]]:
+        """Partial plans that may fit, with the place of the size, the least time of each without
+        waiting for other stages, and with that.
+        """
         plans = joined([partial_plans.plans for _, partial_plans in some])
-        fits, least_s = np.zeros(0, dtype=np.bool_), np.zeros(0)
+        fits, work_s = np.zeros(0, dtype=np.bool_), np.zeros(0)
         if len(plans.tp):
-            fits = ROUNDING * self._model.least_bytes(plans) <= self._room.of(plans)
-            least_s = ROUNDING * self._model.least_s(plans)
+            needed, seconds = self._model.least(plans)
+            fits, work_s = ROUNDING * needed <= self._room.of(plans), ROUNDING * seconds
         size, start = place_among(self._sizes, plans), 0
         for one, partial_plans in some:
             own = slice(start, start := start + len(partial_plans.plans.tp))
             may, at = fits[own], size[own]
             for cell, count in zip(one.cells, self._counts(at[~may]), strict=True):
                 cell.hopeless += count
-            yield partial_plans.where(may), at[may], least_s[own][may]
+            fitting, work = partial_plans.where(may), work_s[own][may]
+            yield fitting, at[may], work, work * (1.0 + one.space.least_waits(fitting))
 
     def _counts(self, size: IntArray) -> list[int]:
         found: list[int] = np.bincount(size, minlength=len(self._sizes)).tolist()
@@ -248,7 +255,7 @@ class _Together:
         return self._within * self._best(cell.size) == np.inf
 
     def _refine(self, cells: Sequence[_Cell]) -> None:
-        """Refine the best plans of some cells, of another size each."""
+        """Refine the best plans of some cells."""
         worth = [] if self._cut_short else [cell for cell in cells if self._is_worth(cell)]
         found = repartitioned(
             self._model, self._room,
@@ -283,7 +290,7 @@ class _Together:
 
     def _outcome(self, one: _Searched, cell: _Cell) -> Outcome:
         if len(self._sizes) > 1:
-            return cell.keep.outcome()
+            return cell.keep.first()
         if cell.left_out:  # so a pass without bounds must find it
             return search(one.request, one.rules, top_k=1)
         outcome, space = cell.keep.outcome(), one.space

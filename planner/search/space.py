@@ -16,6 +16,7 @@ from itertools import chain
 import numpy as np
 
 from cost_models.plans import FloatArray, IntArray, ParallelPlan, Plans, code
+from cost_models.schedules.waits import least_wait_share
 from planner.constraints import (
     RULES,
     TP_IN_DOMAIN,
@@ -32,7 +33,14 @@ from planner.search.axes import LAYOUT_FIELDS, MOST_CANDIDATES, Axes, SpaceTooLa
 from planner.search.best_switches import settled
 from planner.search.dominance import Dominance
 from planner.search.layout_axes import LayoutAxes
-from planner.search.layout_tables import Layouts, Ragged, chunk_layers, micro_batch_table
+from planner.search.layout_tables import (
+    Layouts,
+    Ragged,
+    batches,
+    chunk_layers,
+    micro_batch_table,
+    repeated,
+)
 from planner.search.legality import Legality
 from planner.search.option_axes import OptionAxes
 from planner.search.partial_plans import Memory, PartialPlans, Refused
@@ -152,6 +160,14 @@ class Space:
         self._count(partial, kept)
         yield from self._laid_out_in_time(partial, kept, size, first, most_s)
 
+    def least_waits(self, partial: PartialPlans) -> FloatArray:
+        """How long the busiest rank waits at least in any layout, over its work."""
+        layouts, group = self._layouts.quickest, partial.groups
+        return self._waits(partial.plans.with_columns(**{n: c[group] for n, c in layouts.items()}))
+
+    def _waits(self, plans: Plans) -> FloatArray:
+        return least_wait_share(plans, self.request.training.global_batch_size)
+
     @cached_property
     def _tables(self) -> tuple[Ragged, Ragged, Ragged]:
         """Micro-batch sizes, and layouts with usual and with explicit stages, of each group."""
@@ -180,7 +196,7 @@ class Space:
             raise SpaceTooLarge("candidates", self.size, MOST_CANDIDATES)
         per_layout = np.where(layouts > 0, per_layout, 0)
         group = np.arange(len(per_layout))
-        for low, high in _batches(per_layout, MOST_PARTIAL_PLANS):
+        for low, high in batches(per_layout, MOST_PARTIAL_PLANS):
             here = np.where((group >= low) & (group < high), per_layout, 0)
             yield self._legal_partial_plans(here, micro, uncounted)
 
@@ -189,7 +205,7 @@ class Space:
     ) -> PartialPlans:
         """One batch of them; counts: partial plans of each group, before any is left out."""
         options = self._options.columns
-        group, position = _repeated(counts)
+        group, position = repeated(counts)
         batch, option = np.divmod(position, len(options["zero_stage"]))
         plans = self.groups.take(group).with_columns(
             micro_batch_size=micro.columns["micro_batch_size"][micro.starts[group] + batch],
@@ -227,7 +243,6 @@ class Space:
         rows = np.flatnonzero(found)
         return PartialPlans(
             plans.take(legal), rows, found[rows], counts, early, tuple(rules), tuple(refused),
-            np.zeros(0),
         )  # fmt: skip
 
     def _count(self, partial: PartialPlans, layouts: Ragged) -> None:
@@ -245,7 +260,7 @@ class Space:
 
     def _laid_out(self, partial: PartialPlans, layouts: Ragged, size: int) -> Iterator[Plans]:
         """Partial plans with each of their layouts, all layouts of a group together."""
-        for low, high in _batches(layouts.counts[partial.group] * partial.counts, size):
+        for low, high in batches(layouts.counts[partial.group] * partial.counts, size):
             yield from self._of_rows(partial, layouts, np.arange(low, high))
 
     def _laid_out_in_time(
@@ -263,13 +278,19 @@ class Space:
         while len(rows := rows[partial.least_s[rows] <= most_s()[place[rows]]]):
             ends = np.cumsum(per_row[rows])
             count = max(int(np.searchsorted(ends, min(first, size), side="right")), 1)
-            yield from self._of_rows(partial, layouts, rows[:count])
+            yield from self._of_rows(partial, layouts, rows[:count], most_s)
             rows, first = rows[count:], 2 * first
 
-    def _of_rows(self, partial: PartialPlans, layouts: Ragged, rows: IntArray) -> Iterator[Plans]:
-        """The legal candidates of some rows, as one chunk if there are any."""
+    def _of_rows(
+        self,
+        partial: PartialPlans,
+        layouts: Ragged,
+        rows: IntArray,
+        most_s: Callable[[], FloatArray] | None = None,
+    ) -> Iterator[Plans]:
+        """The legal candidates of some rows, as one chunk if any; most_s: see promising."""
         starts = np.cumsum(partial.counts) - partial.counts
-        row, position = _repeated((layouts.counts[partial.group] * partial.counts)[rows])
+        row, position = repeated((layouts.counts[partial.group] * partial.counts)[rows])
         self.drawn += len(row)
         row = rows[row]
         layout, cell = np.divmod(position, partial.counts[row])
@@ -277,6 +298,9 @@ class Space:
         plans = partial.plans.take(starts[row] + cell).with_columns(
             **{n: c[layout] if c.ndim else c for n, c in layouts.columns.items()}
         )
+        if most_s is not None:
+            least_s = partial.work_s[row] * (1.0 + self._waits(plans))
+            plans = plans.take(least_s <= most_s()[place_among(self.sizes, plans)])
         plans = self._finish(plans, partial)
         if len(plans.tp):
             yield plans
@@ -381,19 +405,3 @@ def fewer_layers(plans: Plans) -> IntArray:
     """How many plans differ from each in recomputing fewer layers; they are not drawn."""
     full = plans.recompute == _FULL
     return np.where(full, np.maximum(plans.recompute_num_layers, 1) - 1, 0)
-
-
-def _repeated(counts: IntArray) -> tuple[IntArray, IntArray]:
-    """Repeat rows `counts` times: the row of each repeat, and its number within the row."""
-    row = np.repeat(np.arange(len(counts)), counts)
-    return row, np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
-
-
-def _batches(counts: IntArray, size: int) -> Iterator[tuple[int, int]]:
-    """Consecutive row ranges with about `size` candidates each (at least one row)."""
-    ends, low, begun = np.cumsum(counts), 0, 0
-    while low < len(counts):
-        high = max(int(np.searchsorted(ends, begun + size, side="right")), low + 1)
-        if ends[high - 1] > begun:
-            yield low, high
-        low, begun = high, int(ends[high - 1])

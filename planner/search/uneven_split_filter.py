@@ -15,15 +15,13 @@ SPARED = 0.85
 
 
 class UnevenSplitFilter:
-    """The least step time of plans with even splits, by the number of accelerators and (tp, cp, pp).
+    """The least step time of plans with even splits, by number of accelerators and (tp, cp, pp).
 
     sizes: numbers of accelerators, ascending.  share: by pipeline size, the busiest rank's work in
     the best uneven split, divided by that in the best even split.
     """
 
-    def __init__(
-        self, groups: Plans, sizes: Sequence[int], share: Callable[[int], float]
-    ) -> None:
+    def __init__(self, groups: Plans, sizes: Sequence[int], share: Callable[[int], float]) -> None:
         self._groups, self._size = _degrees(groups), place_among(sizes, groups)
         self._sizes = sizes
         shares = {pp: share(pp) for pp in np.unique(groups.pp).tolist()}

@@ -25,7 +25,7 @@ from planner.frameworks.supported import (
 )
 from planner.progress import Parts, within_a_step
 from planner.search.axes import EXPERT_FIELDS, SpaceTooLarge, divisors
-from planner.search.exhaustive import search
+from planner.search.exhaustive import fits, search
 from planner.search.outcome import Outcome
 from planner.search.several_spaces import best_of_each, best_on_each, priced_together
 
@@ -81,8 +81,19 @@ def fastest(request: PlanRequest) -> Entry:
     return _none_fits(request, 1, _entry(request, able[0], 1) if able else None)
 
 
+def any_fits(request: PlanRequest) -> bool:
+    """Whether `fastest` finds a plan that fits, told sooner."""
+    able, named = _able(request), request.search.framework
+    told = []
+    for name in able if named else (*able, None):
+        told.append(fits(*prepared(request.for_framework(name))))
+        if told[-1]:
+            return True
+    return None in told and bool(fastest(request).outcome.best)
+
+
 def fastest_on_each(request: PlanRequest, clusters: Sequence[ClusterSpec]) -> list[Entry]:
-    """The same on each of several clusters; those that differ in nodes only are searched together."""
+    """The fastest on each of several clusters; which differ in nodes only are searched together."""
     asked = [request.model_copy(update={"cluster": cluster}) for cluster in clusters]
     found = dict[int, Entry | None]()
     for able, places in _alike(asked):

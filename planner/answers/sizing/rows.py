@@ -15,8 +15,8 @@ from cost_models.spec import ClusterSpec, NodeGroup
 from cost_models.trainable import trained_parameters
 from cost_models.training_cost import power_watts, training_cost
 from cost_models.units import DAY_S
-from planner.answers.plans.competition import Entry, fastest_on_each
-from planner.answers.plans.explain import report
+from planner.answers.plans.competition import Entry, any_fits, fastest_on_each
+from planner.answers.plans.explain import reports
 from planner.answers.sizing.answer import Row
 from planner.answers.sizing.request import SizingRequest, SizingSpec
 from planner.documents.plan_report import Document, ErrorBand
@@ -79,6 +79,21 @@ def rows_of(asked: SizingRequest, clusters: Sequence[ClusterSpec]) -> list[Row]:
     ]
 
 
+def fits_on(asked: SizingRequest, cluster: ClusterSpec) -> bool:
+    """Whether rows_of finds a plan on a cluster."""
+    base = asked.base
+    if any(contradictions(base.model, cluster, base.training)):
+        return False
+    request = _without_money(base.model_copy(update={"cluster": cluster}))
+    return _any_fits(request.model_dump_json())
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _any_fits(document: str) -> bool:
+    with within_a_step():
+        return any_fits(PlanRequest.model_validate_json(document))
+
+
 def _row(asked: SizingRequest, cluster: ClusterSpec, found: _PricedPlan | str) -> Row:
     """A cluster with its best plan, or with the reason why there is none."""
     group = cluster.groups[0]
@@ -135,7 +150,7 @@ def _priced(first: Entry) -> _PricedPlan | str:
         assert counts is not None
         most = max(counts.rejected, key=lambda name: counts.rejected[name], default="memory")
         return "nothing fits" if most == "memory" else f"no plan: {most}"
-    found = report(cost_model(bound), bound, outcome.best[0])
+    (found,) = reports(cost_model(bound), bound, outcome.best[:1], simulated=False)
     headroom = 1.0 - found.memory.peak_bytes / found.memory.capacity_bytes
     return _PricedPlan.of(found, memory_headroom=headroom)
 

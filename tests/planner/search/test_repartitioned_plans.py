@@ -20,7 +20,7 @@ from planner.answers.plans.competition import prepared
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
 from planner.evidence.uncertainty.memory_risk import room
 from planner.search.exhaustive import cost_model, search
-from planner.search.repartitioned_plans import repartitioned_plans
+from planner.search.repartitioned_plans import ShortList, repartitioned_plans
 from tests.fixtures.small_requests import requests, with_usual_splits
 from tests.fixtures.tiers import examples
 from tests.planner.search.test_exhaustive import value_of
@@ -113,9 +113,8 @@ def test_what_is_recomputed_stays_all_of_it() -> None:
         pp=4, tp=2, sequence_parallel=True, stage_layers=(8, 8, 7, 7), recompute="full",
         recompute_num_layers=8,
     )  # fmt: skip
-    found = [
-        other for _, other in repartitioned_plans(cost, [plan], np.ones(1), 1.0, room(80e9, 1.0))
-    ]
+    asked = ShortList(Plans.from_rows([plan]), np.ones(1), 1.0)
+    (found,) = repartitioned_plans(cost, [asked], room(80e9, 1.0))
     assert found
     for other in found:
         assert other.recompute_num_layers == max(forward_layers(30, other))
