@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import reduce
 
 import numpy as np
 
@@ -70,8 +69,8 @@ def layer_amounts(s: CostContext, plans: Plans) -> LayerAmounts:
         input_bytes=row(stays * at_layer(g.bytes.layer_input)),
         in_flight=memory.in_flight,
         total_bytes=memory.total_bytes,
-        busiest_s=row(
-            reduce(np.maximum, (stage_s(s, g, times, slot) for slot in range(len(g.table.stage))))
+        busiest_s=rows(stage_s(s, g, times, slot) for slot in range(len(g.table.stage))).max(
+            axis=0
         ),
-        redone=row(at_stage(sum_of(g.table.recomputed_totals)) / at_stage(sum_of(g.table.totals))),
+        redone=row(at_stage(g.table.recomputed_totals.sum(axis=0) / g.table.totals.sum(axis=0))),
     )

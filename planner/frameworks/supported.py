@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from itertools import product
 
@@ -63,8 +63,15 @@ def runners(context: Context) -> tuple[str, ...]:
     return found
 
 
+def running(context: Context) -> Iterator[str]:
+    """What `runners` says where no adapters are asked for, one name after another."""
+    for name in frameworks.FRAMEWORKS:
+        if frameworks.get(name).competes and runs(name, context):
+            yield name
+
+
 def runners_on_each(context: Context, sizes: Sequence[int]) -> list[tuple[str, ...]]:
-    """The same on clusters of so many accelerators, which differ from the context's in nodes."""
+    """What `runners` says on clusters of so many accelerators, else as the context's."""
     tuning = context.training.lora_rank > 0
     each = {
         name: _runs_on_each(name, context, sizes)
@@ -154,7 +161,7 @@ def runs(name: str, context: Context) -> bool:
 
 
 def _runs_on_each(name: str, context: Context, sizes: Sequence[int]) -> BoolArray:
-    """The same on clusters of so many accelerators, shape (sizes,)."""
+    """What `runs` says on clusters of so many accelerators, shape (sizes,)."""
     framework = frameworks.get(name)
     if framework.unsaid(context.model):
         return np.zeros(len(sizes), dtype=np.bool_)

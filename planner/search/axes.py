@@ -90,7 +90,7 @@ class Axes:
     def values(self) -> dict[str, tuple[Any, ...]]:
         """Allowed values of every plan field that is not derived from others."""
         model = self.request.model
-        degrees = tuple(sorted({n for size in self.sizes for n in divisors(size)}))
+        degrees = divisors_of_any(self.sizes)
         moe = model.moe is not None
         chosen: dict[str, tuple[Any, ...]] = {
             "tp": degrees,
@@ -131,6 +131,11 @@ def divisors(n: int) -> tuple[int, ...]:
     """All divisors of n, ascending."""
     small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
     return tuple(sorted({*small, *(n // d for d in small)}))
+
+
+def divisors_of_any(numbers: Iterable[int]) -> tuple[int, ...]:
+    """All divisors of any of the numbers, ascending."""
+    return tuple(sorted({divisor for n in numbers for divisor in divisors(n)}))
 
 
 def within(bounds: Bounds, value: Any) -> bool:

@@ -10,7 +10,8 @@ import numpy as np
 
 from cost_models.plans import IntArray, Plans, concatenate, joined
 from planner.constraints import BoolArray
-from planner.search.space import Space, fewer_layers
+from planner.search.partial_plans import fewer_layers
+from planner.search.space import Space
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,13 @@ from typing import NamedTuple
 import numpy as np
 
 from cost_models.estimate import CostModel
-from cost_models.plans import FloatArray, IntArray, Plans
+from cost_models.plans import FloatArray, IntArray, Plans, code
 from planner.constraints import BoolArray, Rule
 from planner.evidence.uncertainty.memory_risk import Room
 
 # Sums of the same terms in another order differ by less.
 ROUNDING = 1.0 - 1e-9
+_FULL = code("recompute", "full")
 
 
 class Memory(NamedTuple):
@@ -73,3 +74,9 @@ class PartialPlans:
             self, plans=self.plans.take(order), group=group, counts=np.ones_like(group),
             work_s=work_s[order], least_s=least_s[order],
         )  # fmt: skip
+
+
+def fewer_layers(plans: Plans) -> IntArray:
+    """How many plans differ from each in recomputing fewer layers; they are not drawn."""
+    full = plans.recompute == _FULL
+    return np.where(full, np.maximum(plans.recompute_num_layers, 1) - 1, 0)

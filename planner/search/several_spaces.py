@@ -130,7 +130,11 @@ class _Together:
             if not self._cut_short:
                 pairs = zip(self._each, partials, strict=True)
                 self._search([(one, own) for one, own in pairs if own is not None])
-        # Of each size the best space first: what is found of it bounds the others.
+        self._refine_all()
+        return [[self._outcome(one, cell) for cell in one.cells] for one in self._each]
+
+    def _refine_all(self) -> None:
+        """Of each size the best space first: what is found of it bounds the others."""
         by_size = list(zip(*(one.cells for one in self._each), strict=True))
         best = [min(cells, key=lambda cell: cell.keep.score) for cells in by_size]
         others = [cell for cells in by_size for cell in cells if cell not in best]
@@ -138,7 +142,6 @@ class _Together:
             for cell in cells:
                 cell.left_out = self._is_left_out(cell)
             self._refine([cell for cell in cells if not cell.left_out])
-        return [[self._outcome(one, cell) for cell in one.cells] for one in self._each]
 
     def _search(self, batch: Sequence[tuple[_Searched, PartialPlans]]) -> None:
         """Price what may be the best of some partial plans, the most promising first."""
@@ -264,9 +267,9 @@ class _Together:
                 for cell in worth
             ],
         )  # fmt: skip
-        for cell, plans in zip(worth, found, strict=True):
-            cell.table = () if plans is None else plans.stage_layers_table
-        again = [pair for pair in zip(worth, found, strict=True) if pair[1] is not None]
+        again = [(cell, own) for cell, own in zip(worth, found, strict=True) if own is not None]
+        for cell, plans in again:
+            cell.table = plans.stage_layers_table
         self._offer_again(again)
         self._offer_again(
             [

@@ -43,7 +43,7 @@ from planner.search.layout_tables import (
 )
 from planner.search.legality import Legality
 from planner.search.option_axes import OptionAxes
-from planner.search.partial_plans import Memory, PartialPlans, Refused
+from planner.search.partial_plans import Memory, PartialPlans, Refused, fewer_layers
 from planner.search.process_groups import process_groups
 from planner.search.space_axes import space_axes
 from planner.search.uneven_split_filter import UnevenSplitFilter, place_among
@@ -82,8 +82,7 @@ class Space:
         self.context = Context(request.model, request.cluster, request.training)
         domain = () if self._axes.limited("tp") else (TP_IN_DOMAIN,)
         self._added = tuple(rules)
-        several = len(self._axes.sizes) > 1
-        usual = tuple(rule for rule in RULES if not (several and rule is WORLD_SIZE))
+        usual = [rule for rule in RULES if len(self.sizes) == 1 or rule is not WORLD_SIZE]
         self.rules: tuple[Rule, ...] = (*usual, *domain, *self._added)
         self.dominated = self.hopeless = 0
         self.drawn = self.size = 0
@@ -162,8 +161,8 @@ class Space:
 
     def least_waits(self, partial: PartialPlans) -> FloatArray:
         """How long the busiest rank waits at least in any layout, over its work."""
-        layouts, group = self._layouts.quickest, partial.groups
-        return self._waits(partial.plans.with_columns(**{n: c[group] for n, c in layouts.items()}))
+        best = {name: each[partial.groups] for name, each in self._layouts.quickest.items()}
+        return self._waits(partial.plans.with_columns(**best))
 
     def _waits(self, plans: Plans) -> FloatArray:
         return least_wait_share(plans, self.request.training.global_batch_size)
@@ -399,9 +398,3 @@ class Space:
         """The space as a table: axis, values, count."""
         tables = self.groups, self._layouts.legal
         return tuple(space_axes(self._axes, self._laid, self._options, *tables))
-
-
-def fewer_layers(plans: Plans) -> IntArray:
-    """How many plans differ from each in recomputing fewer layers; they are not drawn."""
-    full = plans.recompute == _FULL
-    return np.where(full, np.maximum(plans.recompute_num_layers, 1) - 1, 0)

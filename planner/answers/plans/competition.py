@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,12 @@ from planner.frameworks.supported import (
     attention_kernels,
     runners,
     runners_on_each,
+    running,
     runs,
     tunes_on_one_node,
 )
 from planner.progress import Parts, within_a_step
-from planner.search.axes import EXPERT_FIELDS, SpaceTooLarge, divisors
+from planner.search.axes import EXPERT_FIELDS, SpaceTooLarge, divisors_of_any
 from planner.search.exhaustive import fits, search
 from planner.search.outcome import Outcome
 from planner.search.several_spaces import best_of_each, best_on_each, priced_together
@@ -83,9 +85,10 @@ def fastest(request: PlanRequest) -> Entry:
 
 def any_fits(request: PlanRequest) -> bool:
     """Whether `fastest` finds a plan that fits, told sooner."""
-    able, named = _able(request), request.search.framework
-    told = []
-    for name in able if named else (*able, None):
+    context, told = Context(request.model, request.cluster, request.training), []
+    usual = not request.search.framework and not request.training.lora_rank
+    able = running(context) if usual else _able(request)
+    for name in chain(able, () if request.search.framework else (None,)):
         told.append(fits(*prepared(request.for_framework(name))))
         if told[-1]:
             return True
@@ -93,7 +96,7 @@ def any_fits(request: PlanRequest) -> bool:
 
 
 def fastest_on_each(request: PlanRequest, clusters: Sequence[ClusterSpec]) -> list[Entry]:
-    """The fastest on each of several clusters; which differ in nodes only are searched together."""
+    """What `fastest` finds on each cluster, those together that differ in nodes only."""
     asked = [request.model_copy(update={"cluster": cluster}) for cluster in clusters]
     found = dict[int, Entry | None]()
     for able, places in _alike(asked):
@@ -107,10 +110,12 @@ def _alike(asked: Sequence[PlanRequest]) -> list[tuple[tuple[str, ...], list[int
     """
     by_key: dict[Any, list[int]] = {}
     for place in sorted(range(len(asked)), key=lambda i: asked[i].cluster.accelerators):
-        if (key := _but_nodes(asked[place])) is not None:
+        if (key := but_nodes(asked[place])) is not None:
             by_key.setdefault(key, []).append(place)
     by_able: dict[Any, list[int]] = {}
     for key, places in by_key.items():
+        if len(places) == 1:
+            continue
         largest = asked[places[-1]]
         each = _able_on_each(largest, [asked[i].cluster.accelerators for i in places])
         for able, place in zip(each, places, strict=True):
@@ -118,7 +123,7 @@ def _alike(asked: Sequence[PlanRequest]) -> list[tuple[tuple[str, ...], list[int
     return [(able, places) for (_, able), places in by_able.items() if len(places) > 1]
 
 
-def _but_nodes(request: PlanRequest) -> tuple[Any, ...] | None:
+def but_nodes(request: PlanRequest) -> tuple[Any, ...] | None:
     """What clusters have in common that differ in the number of nodes only.
 
     None where more of a search hangs on that: the room of hosts, slices of TPUs.
@@ -149,7 +154,7 @@ def _first(entries: Sequence[Entry]) -> Entry | None:
 
 
 def _able_on_each(request: PlanRequest, sizes: Sequence[int]) -> list[tuple[str, ...]]:
-    """The same on clusters of so many accelerators, which differ from the request's in nodes."""
+    """What `_able` says on clusters of so many accelerators, else as the request's."""
     if request.search.framework:
         return [(request.search.framework,)] * len(sizes)
     context = Context(request.model, request.cluster, request.training)
@@ -209,7 +214,7 @@ def _asked(context: Context) -> tuple[str, ...]:
 
 
 def _asked_of(context: Context, able: tuple[str, ...]) -> tuple[str, ...]:
-    """Of those that run the model."""
+    """The same; able: the frameworks that run the model."""
     if not tunes_on_one_node(context.cluster, context.training.lora_rank > 0):
         return able
     adapting = tuple(name for name in able if frameworks.get(name).adapters)
@@ -343,7 +348,7 @@ def prepared(
     if kernels := _other_kernels(request, chosen):
         limits["attention_kernel"] = Bounds(values=kernels)
     if chosen.splits is not None:
-        degrees = {n for size in sizes or (request.cluster.accelerators,) for n in divisors(size)}
+        degrees = divisors_of_any(sizes or (request.cluster.accelerators,))
         splits = {chosen.splits(request.model, pp, tp) for pp in degrees for tp in degrees}
         whole = sorted(split for split in splits if min(split) > 0)[:_MOST_SPLITS]
         limits["stage_layers"] = Bounds(values=((), *whole))

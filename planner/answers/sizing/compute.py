@@ -39,10 +39,10 @@ def _first_of_kind(rows: Sequence[Row], kinds: Iterable[str]) -> dict[str, int |
 def size(request: SizingRequest, workers: int = 1) -> SizingAnswer:
     """The answer for every cluster of a sizing; workers: processes that search concurrently."""
     began = time.perf_counter()
-    clusters = list(clusters_of(request.sizing))
-    with _mapping(workers if len(clusters) >= 2 * workers else 1) as run:
+    clusters, kinds = list(clusters_of(request.sizing)), request.sizing.accelerators
+    # A process takes as long to start as a kind takes.
+    with _mapping(min(workers, len(kinds) // 2)) as run:
         rows = [limited(row, request.sizing) for row in _rows(request, clusters, run)]
-        kinds = request.sizing.accelerators
         fits_from = dict(
             zip(kinds, run(partial(fewest_of_kind, request, rows), kinds), strict=True)
         )

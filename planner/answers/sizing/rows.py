@@ -15,8 +15,8 @@ from cost_models.spec import ClusterSpec, NodeGroup
 from cost_models.trainable import trained_parameters
 from cost_models.training_cost import power_watts, training_cost
 from cost_models.units import DAY_S
-from planner.answers.plans.competition import Entry, any_fits, fastest_on_each
-from planner.answers.plans.explain import reports
+from planner.answers.plans.competition import Entry, any_fits, but_nodes, fastest_on_each
+from planner.answers.plans.explain import reports_of_several
 from planner.answers.sizing.answer import Row
 from planner.answers.sizing.request import SizingRequest, SizingSpec
 from planner.documents.plan_report import Document, ErrorBand
@@ -140,19 +140,29 @@ def best(documents: tuple[str, ...]) -> tuple[_PricedPlan | str, ...]:
     requests = [PlanRequest.model_validate_json(document) for document in documents]
     with within_a_step():
         found = fastest_on_each(requests[0], [one.cluster for one in requests]) if requests else ()
-    return tuple(map(_priced, found))
+    groups: dict[Any, list[Entry]] = {}
+    for place, one in enumerate(found):
+        if one.outcome.best:
+            groups.setdefault(but_nodes(one.request) or place, []).append(one)
+    priced = {id(one): plan for own in groups.values() for one, plan in _priced(own)}
+    return tuple(priced.get(id(one)) or _reason(one) for one in found)
 
 
-def _priced(first: Entry) -> _PricedPlan | str:
-    bound, outcome = first.request, first.outcome
-    if not outcome.best:
-        counts = outcome.counts
-        assert counts is not None
-        most = max(counts.rejected, key=lambda name: counts.rejected[name], default="memory")
-        return "nothing fits" if most == "memory" else f"no plan: {most}"
-    (found,) = reports(cost_model(bound), bound, outcome.best[:1], simulated=False)
-    headroom = 1.0 - found.memory.peak_bytes / found.memory.capacity_bytes
-    return _PricedPlan.of(found, memory_headroom=headroom)
+def _reason(nothing: Entry) -> str:
+    """Why there is no plan."""
+    counts = nothing.outcome.counts
+    assert counts is not None
+    most = max(counts.rejected, key=lambda name: counts.rejected[name], default="memory")
+    return "nothing fits" if most == "memory" else f"no plan: {most}"
+
+
+def _priced(entries: Sequence[Entry]) -> Iterator[tuple[Entry, _PricedPlan]]:
+    """The best plans of entries that differ in nodes only."""
+    asked = [(one.request, one.outcome.best[0]) for one in entries]
+    found = reports_of_several(cost_model(entries[0].request), asked, simulated=False)
+    for one, own in zip(entries, found, strict=True):
+        headroom = 1.0 - own.memory.peak_bytes / own.memory.capacity_bytes
+        yield one, _PricedPlan.of(own, memory_headroom=headroom)
 
 
 def _of_plan(request: SizingRequest, cluster: ClusterSpec, priced: _PricedPlan) -> dict[str, Any]:
