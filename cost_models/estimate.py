@@ -198,13 +198,17 @@ class CostModel:
 
         For plans without a layout; full recompute may be of any number of layers.
         """
-        needed = least_needed_bytes(self.context, gather(self.context, plans, mean_stages))
-        return np.broadcast_to(needed, (len(plans),))
+        return self._least_bytes(gather(self.context, plans, mean_stages))
 
-    def least_s(self, plans: Plans) -> FloatArray:
-        """A lower bound on the seconds of a step, over the same layouts."""
-        seconds = least_step_s(self.context, gather(self.context, plans, mean_stages))
-        return np.broadcast_to(seconds, (len(plans),))
+    def least(self, plans: Plans) -> tuple[FloatArray, FloatArray]:
+        """The same, and a lower bound on the seconds of a step, over the same layouts."""
+        gathered = gather(self.context, plans, mean_stages)
+        seconds = least_step_s(self.context, gathered)
+        return self._least_bytes(gathered), np.broadcast_to(seconds, (len(plans),))
+
+    def _least_bytes(self, gathered: KeyedPlans) -> FloatArray:
+        needed = least_needed_bytes(self.context, gathered)
+        return np.broadcast_to(needed, (len(gathered.plans),))
 
     def gathered(self, plans: Plans) -> KeyedPlans:
         """Plans with their distinct keys and the amounts of these."""

@@ -13,7 +13,7 @@ from cost_models.plans import Plans
 from cost_models.sources import Array
 from cost_models.stage_memory import StageMemory
 from cost_models.stage_states import state_parts
-from cost_models.step_time import BlockTimes, data_parallel
+from cost_models.step_time import BlockTimes, data_parallel, stage_s
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,8 @@ class LayerAmounts:
     head_s: with the heads of multi-token prediction.  state_bytes: weights, gradients, optimizer;
     saved_bytes: of one micro-batch, input_bytes: instead, where the layer is recomputed.
     in_flight, total_bytes: of each stage as the plans have it now, shape (stages, plans).
+    busiest_s, redone: seconds of one micro-batch through the busiest stage, and the share of all
+    layers that are recomputed, as the plans have them now.
     """
 
     layer_s: FloatArray
@@ -35,6 +37,8 @@ class LayerAmounts:
     input_bytes: FloatArray
     in_flight: FloatArray
     total_bytes: FloatArray
+    busiest_s: FloatArray
+    redone: FloatArray
 
 
 def layer_amounts(s: CostContext, plans: Plans) -> LayerAmounts:
@@ -42,7 +46,7 @@ def layer_amounts(s: CostContext, plans: Plans) -> LayerAmounts:
     g = gather(s, plans)
     times = BlockTimes(s, g, data_parallel(s, g))
     memory = StageMemory(s, g, all_stages=True)
-    at_layer, size = g.layers.spread, (len(plans),)
+    at_layer, at_stage, size = g.layers.spread, g.stages.spread, (len(plans),)
 
     def row(value: Array) -> FloatArray:
         return np.broadcast_to(np.asarray(value, dtype=np.float64), size)
@@ -65,4 +69,8 @@ def layer_amounts(s: CostContext, plans: Plans) -> LayerAmounts:
         input_bytes=row(stays * at_layer(g.bytes.layer_input)),
         in_flight=memory.in_flight,
         total_bytes=memory.total_bytes,
+        busiest_s=rows(stage_s(s, g, times, slot) for slot in range(len(g.table.stage))).max(
+            axis=0
+        ),
+        redone=row(at_stage(g.table.recomputed_totals.sum(axis=0) / g.table.totals.sum(axis=0))),
     )

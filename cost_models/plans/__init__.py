@@ -13,6 +13,7 @@ from cost_models.plans.arrays import (
     concatenate,
     encoded,
     is_one_of,
+    joined,
 )
 from cost_models.plans.plan import (
     RECOMPUTE_MODULES,
@@ -38,4 +39,5 @@ __all__ = [
     "concatenate",
     "encoded",
     "is_one_of",
+    "joined",
 ]

@@ -285,3 +285,23 @@ def concatenate(*parts: Plans) -> Plans:
             each = [np.broadcast_to(column, (len(plans),)) for column, plans in whole]
             columns[name] = np.concatenate(each)
     return Plans(**columns, stage_layers_table=parts[0].stage_layers_table)
+
+
+def joined(parts: Sequence[Plans]) -> Plans:
+    """All plans as one batch, whatever stage layers their own tables have."""
+    if len(parts) == 1:
+        return parts[0]
+    table = tuple(dict.fromkeys(row for plans in parts for row in plans.stage_layers_table))
+    place = {row: number for number, row in enumerate(table, 1)}
+    return concatenate(*(_retabled(plans, table, place) for plans in parts))
+
+
+def _retabled(
+    plans: Plans, table: tuple[tuple[int, ...], ...], place: dict[tuple[int, ...], int]
+) -> Plans:
+    """The plans with another table of stage layers."""
+    codes = np.array([0, *(place[row] for row in plans.stage_layers_table)])
+    columns = dict(plans.columns())
+    for name in ("stage_layers", "recompute_layers"):
+        columns[name] = codes[columns[name]]
+    return Plans(**columns, stage_layers_table=table)

@@ -8,7 +8,7 @@ form (planner/frameworks).
 from __future__ import annotations
 
 from planner.constraints import degrees, layout, step
-from planner.constraints.degrees import TP_IN_DOMAIN
+from planner.constraints.degrees import TP_IN_DOMAIN, WORLD_SIZE
 from planner.constraints.host_memory import HOST_MEMORY
 from planner.constraints.rule import (
     BoolArray,
@@ -22,14 +22,14 @@ from planner.constraints.rule import (
 )
 
 __all__ = [
-    "RULES", "TP_IN_DOMAIN", "BoolArray", "Context", "Level", "Rule", "judged", "micro_batches",
-    "passing", "violations",
+    "RULES", "TP_IN_DOMAIN", "WORLD_SIZE", "BoolArray", "Context", "Level", "Rule", "judged",
+    "micro_batches", "passing", "violations",
 ]  # fmt: skip
 
 # A plan is counted under the first rule that it breaks.
 RULES: tuple[Rule, ...] = (
     degrees.ADAPTERS,
-    degrees.WORLD_SIZE,
+    WORLD_SIZE,
     step.BATCH,
     degrees.HEADS,
     degrees.KV_HEADS,

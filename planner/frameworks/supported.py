@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from itertools import product
 
@@ -58,10 +59,29 @@ def runners(context: Context) -> tuple[str, ...]:
 
     Trainers of adapters compete for these: they have options there that accelerate's script lacks.
     """
-    able = [name for name in frameworks.FRAMEWORKS if frameworks.get(name).competes]
-    tuning = trainers(context) if context.training.lora_rank else ()
-    running = {name for name in able if runs(name, context)} | set(tuning)
-    return tuple(name for name in frameworks.FRAMEWORKS if name in running)
+    (found,) = runners_on_each(context, (context.cluster.accelerators,))
+    return found
+
+
+def running(context: Context) -> Iterator[str]:
+    """What `runners` says where no adapters are asked for, one name after another."""
+    for name in frameworks.FRAMEWORKS:
+        if frameworks.get(name).competes and runs(name, context):
+            yield name
+
+
+def runners_on_each(context: Context, sizes: Sequence[int]) -> list[tuple[str, ...]]:
+    """What `runners` says on clusters of so many accelerators, else as the context's."""
+    tuning = context.training.lora_rank > 0
+    each = {
+        name: _runs_on_each(name, context, sizes)
+        for name in frameworks.FRAMEWORKS
+        if frameworks.get(name).competes or (tuning and frameworks.get(name).adapters)
+    }
+    return [
+        tuple(name for name, on_each in each.items() if on_each[place])
+        for place in range(len(sizes))
+    ]
 
 
 @lru_cache(maxsize=64)
@@ -139,10 +159,19 @@ def attention_kernels(name: str, context: Context) -> tuple[str, ...]:
 
 def runs(name: str, context: Context) -> bool:
     """Whether a framework runs the model in some plan whose only axis is dp."""
+    return bool(_runs_on_each(name, context, (context.cluster.accelerators,)).item())
+
+
+def _runs_on_each(name: str, context: Context, sizes: Sequence[int]) -> BoolArray:
+    """What `runs` says on clusters of so many accelerators, shape (sizes,)."""
     framework = frameworks.get(name)
     if framework.unsaid(context.model):
-        return False
-    return bool(_legal(framework, context, _plans(framework, context)).any())
+        return np.zeros(len(sizes), dtype=np.bool_)
+    plans = _choices(code("runtime", framework.runtime))
+    every = plans.take(np.tile(np.arange(len(plans)), len(sizes)))
+    every = every.with_columns(dp=np.repeat(sizes, len(plans)))
+    legal = _legal(framework, context, every)
+    return np.asarray(legal.reshape(len(sizes), -1).any(axis=1))
 
 
 def _legal(framework: Framework, context: Context, plans: Plans) -> BoolArray:

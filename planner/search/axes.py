@@ -5,7 +5,7 @@ Values come from the model and cluster, narrowed or replaced by the request's li
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -54,13 +54,19 @@ class Axes:
     """The values of every axis for one request.
 
     full: keep the plans that dominance rules leave out.  own: a plan whose values are added to the
-    usual ones on every axis, so that the space has the plans around it.
+    usual ones on every axis, so that the space has the plans around it.  sizes: numbers of
+    accelerators that the plans may take, ascending; none: as many as the request's cluster has.
     """
 
     def __init__(
-        self, request: PlanRequest, full: bool = False, own: ParallelPlan | None = None
+        self,
+        request: PlanRequest,
+        full: bool = False,
+        own: ParallelPlan | None = None,
+        sizes: Sequence[int] = (),
     ) -> None:
         self.request, self.full, self.own = request, full, own
+        self.sizes = tuple(sizes) or (request.cluster.accelerators,)
 
     def limited(self, field: str) -> bool:
         """Whether the request limits a field."""
@@ -83,8 +89,8 @@ class Axes:
     @cached_property
     def values(self) -> dict[str, tuple[Any, ...]]:
         """Allowed values of every plan field that is not derived from others."""
-        model, world = self.request.model, self.request.cluster.accelerators
-        degrees = divisors(world)
+        model = self.request.model
+        degrees = divisors_of_any(self.sizes)
         moe = model.moe is not None
         chosen: dict[str, tuple[Any, ...]] = {
             "tp": degrees,
@@ -125,6 +131,11 @@ def divisors(n: int) -> tuple[int, ...]:
     """All divisors of n, ascending."""
     small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
     return tuple(sorted({*small, *(n // d for d in small)}))
+
+
+def divisors_of_any(numbers: Iterable[int]) -> tuple[int, ...]:
+    """All divisors of any of the numbers, ascending."""
+    return tuple(sorted({divisor for n in numbers for divisor in divisors(n)}))
 
 
 def within(bounds: Bounds, value: Any) -> bool:

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from cost_models.plans import IntArray, Plans, concatenate
+from cost_models.plans import IntArray, Plans, concatenate, joined
 from planner.constraints import BoolArray
-from planner.search.space import Space, fewer_layers
+from planner.search.partial_plans import fewer_layers
+from planner.search.space import Space
 
 
 @dataclass(frozen=True)
@@ -54,23 +55,3 @@ class Drawn:
     def fewer_layers(self) -> int:
         """How many plans with full recompute of fewer layers are not drawn."""
         return int((fewer_layers(self.plans) * ~self.each("every_layer_count")).sum())
-
-
-def joined(parts: Sequence[Plans]) -> Plans:
-    """All plans as one batch, whatever stage layers their own tables have."""
-    if len(parts) == 1:
-        return parts[0]
-    table = tuple(dict.fromkeys(row for plans in parts for row in plans.stage_layers_table))
-    place = {row: number for number, row in enumerate(table, 1)}
-    return concatenate(*(_retabled(plans, table, place) for plans in parts))
-
-
-def _retabled(
-    plans: Plans, table: tuple[tuple[int, ...], ...], place: dict[tuple[int, ...], int]
-) -> Plans:
-    """The plans with another table of stage layers."""
-    codes = np.array([0, *(place[row] for row in plans.stage_layers_table)])
-    columns = dict(plans.columns())
-    for name in ("stage_layers", "recompute_layers"):
-        columns[name] = codes[columns[name]]
-    return Plans(**columns, stage_layers_table=table)

@@ -7,13 +7,14 @@ peak memory, then the plan's fields in their order, smaller first.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
 from cost_models.estimate import CostModel, Estimates
-from cost_models.plans import FloatArray, ParallelPlan, Plans
+from cost_models.plans import FloatArray, ParallelPlan, Plans, joined
 from cost_models.profiles import EfficiencyProfile
 from planner.constraints import Rule
 from planner.documents.answer import Counts
@@ -30,7 +31,7 @@ from planner.search.drawn import Drawn
 from planner.search.fewest_layers import with_fewest_layers
 from planner.search.outcome import Keeper, Outcome, Score
 from planner.search.partial_plans import Memory
-from planner.search.repartitioned_plans import repartitioned_plans
+from planner.search.repartitioned_plans import ShortList, repartitioned_plans
 from planner.search.simplicity import MOST_FULL, Simplest
 from planner.search.space import Space
 from planner.search.stage_recompute import with_own_counts
@@ -39,6 +40,8 @@ __all__ = ["SpaceTooLarge", "cost_model", "search"]
 
 # Rows priced at a time: enough to hide the cost of a NumPy call, few enough to bound memory.
 CHUNK = 1 << 17
+# The same where the first plan that fits ends the search.
+FEW = 1 << 12
 # Stages of their own are worth a plan that takes so much of the best one's time: closed forms of
 # the pipeline are not better than that.
 FASTER = 0.995
@@ -135,7 +138,7 @@ class _Pass:
             return None
         table: tuple[tuple[int, ...], ...] = ()
         if not cut_short and asked.by_time and space.free_partition:
-            again = repartitioned(self._model, space, self._room, self._keep)
+            (again,) = repartitioned(self._model, self._room, [(space, self._keep, np.inf)])
             if again is not None:
                 table = again.stage_layers_table
                 self._price(again, self._model.needed_bytes(again))
@@ -205,28 +208,63 @@ def counts(space: Space, dominated: int, costed: int, feasible: int, cut_short: 
 
 
 def repartitioned(
-    model: CostModel, space: Space, room: Room, keep: Keeper, most_s: float = np.inf
-) -> Plans | None:
-    """Plans of the short list with their layers repartitioned by time, where that is faster.
+    model: CostModel, room: Room, asked: Sequence[tuple[Space, Keeper, float]]
+) -> list[Plans | None]:
+    """Plans of each short list with their layers repartitioned by time, where that is faster.
 
-    most_s: no others are of interest.
+    asked: the space and the short list of each, and the time above which no plan is of interest.
     """
-    rows, seconds = keep.short_list()
-    worth_s = min(FASTER * float(seconds.min(initial=np.inf)), most_s)
-    plans = space.legal(
-        [plan for _, plan in repartitioned_plans(model, rows, seconds, worth_s, room)]
-    )
-    if not len(plans.tp):
-        return None
-    plans = plans.take(model.evaluate(plans).iteration_time_s < worth_s)
-    return plans if len(plans.tp) else None
+    short = []
+    for _, keep, most_s in asked:
+        plans, seconds = keep.short_list()
+        worth_s = min(FASTER * float(seconds.min(initial=np.inf)), most_s)
+        short.append(ShortList(plans, seconds, worth_s))
+    found = [
+        space.legal(others)
+        for (space, *_), others in zip(asked, repartitioned_plans(model, short, room), strict=True)
+    ]
+    some = [plans for plans in found if len(plans.tp)]
+    if not some:
+        return [None] * len(found)
+    every = iter(np.split(model.evaluate(joined(some)).iteration_time_s, _ends(some)))
+    faster = [
+        plans.take(next(every) < own.worth_s) if len(plans.tp) else plans
+        for plans, own in zip(found, short, strict=True)
+    ]
+    return [plans if len(plans.tp) else None for plans in faster]
+
+
+def _ends(parts: Sequence[Plans]) -> list[int]:
+    """Where each but the last ends among all."""
+    return list(accumulate(len(plans) for plans in parts))[:-1]
 
 
 def own_counts(
     model: CostModel, space: Space, room: Room, keep: Keeper, table: tuple[tuple[int, ...], ...]
 ) -> Plans:
     """Plans of the short list with as many recomputed layers on each stage as its memory asks."""
-    return space.legal(list(with_own_counts(model, keep.short_list()[0], room)), table)
+    plans, _ = keep.short_list()
+    rows = [plans.row(row) for row in range(len(plans))]
+    return space.legal(list(with_own_counts(model, rows, room)), table)
+
+
+def fits(request: PlanRequest, rules: Iterable[Rule] = ()) -> bool | None:
+    """Whether `search` finds a plan that fits, told at the first one; None: only it can tell."""
+    model, room, space = cost_model(request), room_of(request), Space(request, rules)
+    keep = Keeper(objective(request), top_k=1)
+    for plans in space.chunks(FEW, Memory(model, room)):
+        if len(plans.tp):
+            needed = model.needed_bytes(plans)
+            if np.any(needed <= room.of(plans)):
+                return True
+            keep.miss(plans, needed)
+        step(0, 1)
+    if "recompute_layers" in request.search.open:
+        return None
+    # A search tries other partitions of the plan that needs the least memory.
+    again = repartitioned(model, room, [(space, keep, np.inf)])[0] if space.free_partition else None
+    tight = again is None or np.all(model.needed_bytes(again) > room.of(again))
+    return False if tight else None
 
 
 def best_of(model: CostModel, plans: Plans, score: Score) -> ParallelPlan:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
-from cost_models.plans import IntArray, Plans
+from cost_models.plans import IntArray, Plans, code
+from cost_models.schedules.waits import waits_as_a_loop
 from cost_models.spec import ModelSpec
 from cost_models.stage_layers import is_loop, middle_layers, virtual_stage_count
 from planner.constraints import BoolArray
@@ -66,6 +68,18 @@ class Layouts:
         np.maximum.at(longest, np.searchsorted(pps, self.legal.pp), layers)
         return longest[place]
 
+    @cached_property
+    def quickest(self) -> dict[str, IntArray]:
+        """For each group the schedule and the chunks per rank with which ranks wait least."""
+        pps, place = np.unique(self._groups.pp, return_inverse=True)
+        most = np.ones(len(pps), dtype=np.int64)
+        schedule = np.full(len(pps), code("schedule", "interleaved-1f1b"))
+        own = np.searchsorted(pps, self.legal.pp)
+        np.maximum.at(most, own, np.broadcast_to(self.legal.vpp, own.shape))
+        others = ~np.broadcast_to(waits_as_a_loop(self.legal), own.shape)
+        schedule[own[others]] = np.broadcast_to(self.legal.schedule, own.shape)[others]
+        return {"schedule": schedule[place], "vpp": most[place]}
+
     def table(self, schedule: int | None, explicit: bool) -> Ragged:
         """Layouts of one schedule, or of all, for each group; explicit: by named stages."""
         chosen = (self.legal.stage_layers > 0) == explicit
@@ -112,3 +126,19 @@ def chunk_layers(model: ModelSpec, plans: Plans) -> IntArray:
         each = np.where(plans.of_stage_layers(len) == count, most, most // plans.vpp)
         longest = np.where(plans.stage_layers > 0, each, longest)
     return longest
+
+
+def repeated(counts: IntArray) -> tuple[IntArray, IntArray]:
+    """Repeat rows `counts` times: the row of each repeat, and its number within the row."""
+    row = np.repeat(np.arange(len(counts)), counts)
+    return row, np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def batches(counts: IntArray, size: int) -> Iterator[tuple[int, int]]:
+    """Consecutive row ranges with about `size` candidates each (at least one row)."""
+    ends, low, begun = np.cumsum(counts), 0, 0
+    while low < len(counts):
+        high = max(int(np.searchsorted(ends, begun + size, side="right")), low + 1)
+        if ends[high - 1] > begun:
+            yield low, high
+        low, begun = high, int(ends[high - 1])

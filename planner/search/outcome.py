@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cost_models.estimate import Estimates
-from cost_models.plans import FloatArray, IntArray, ParallelPlan, Plans
+from cost_models.plans import FloatArray, IntArray, ParallelPlan, Plans, joined
 from planner.documents.answer import Counts
 
 _PARETO_LIMIT = 200
@@ -162,12 +162,25 @@ class Keeper:
         if self._miss is None or needed[i] < self._miss[0]:
             self._miss = (float(needed[i]), plans.row(i))
 
-    def short_list(self) -> tuple[list[ParallelPlan], FloatArray]:
+    def short_list(self) -> tuple[Plans, FloatArray]:
         """The best plans and their seconds; if none fits, the nearest miss and infinity."""
         best = self._best[:SHORT_LIST]
-        if best or self._miss is None:
-            return [row.plan for _, row in best], np.array([key[1] for key, _ in best])
-        return [self._miss[1]], np.array([np.inf])
+        if not best:
+            misses = [] if self._miss is None else [self._miss[1]]
+            return Plans.from_rows(misses), np.full(len(misses), np.inf)
+        batches: dict[int, list[int]] = {}
+        for place, (_, found) in enumerate(best):
+            batches.setdefault(id(found.plans), []).append(place)
+        rows = [
+            best[own[0]][1].plans.take(np.array([best[place][1].row for place in own]))
+            for own in batches.values()
+        ]
+        order = np.argsort([place for own in batches.values() for place in own])
+        return joined(rows).take(order), np.array([key[1] for key, _ in best])
+
+    def first(self) -> Outcome:
+        """The best plan and its score alone."""
+        return Outcome(best=[row.plan for _, row in self._best[:1]], score=self.score)
 
     def outcome(self) -> Outcome:
         """The outcome without the counts, which the search adds."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from cost_models.estimate import CostModel
-from cost_models.plans import FloatArray, IntArray, Plans
+from cost_models.plans import FloatArray, IntArray, Plans, code
 from planner.constraints import BoolArray, Rule
 from planner.evidence.uncertainty.memory_risk import Room
 
 # Sums of the same terms in another order differ by less.
 ROUNDING = 1.0 - 1e-9
+_FULL = code("recompute", "full")
 
 
 class Memory(NamedTuple):
@@ -40,8 +41,9 @@ class PartialPlans:
 
     group, counts: the process group and the number of plans of each row.  drawn: the number of
     each group before any was left out.  early: whether dominated plans are already left out.
-    rules: the rules that need the layout.  refused: plans that the other rules refused.  least_s:
-    lower bounds of the step time, ascending, after by_least_time.
+    rules: the rules that need the layout.  refused: plans that the other rules refused.  work_s,
+    least_s: after in_order, lower bounds of the step time without waiting for other stages and with
+    it.
     """
 
     plans: Plans
@@ -51,7 +53,8 @@ class PartialPlans:
     early: bool
     rules: tuple[Rule, ...]
     refused: tuple[Refused, ...]
-    least_s: FloatArray
+    work_s: FloatArray = field(default_factory=lambda: np.zeros(0))
+    least_s: FloatArray = field(default_factory=lambda: np.zeros(0))
 
     def where(self, chosen: BoolArray) -> PartialPlans:
         """The chosen partial."""
@@ -59,11 +62,21 @@ class PartialPlans:
         counts = np.bincount(row[chosen], minlength=len(self.counts))
         return replace(self, plans=self.plans.take(chosen), counts=counts)
 
-    def by_least_time(self, least_s: FloatArray) -> PartialPlans:
-        """One row for each cell, in the order of its least step time."""
-        order = np.argsort(least_s, kind="stable")
-        group = np.repeat(self.group, self.counts)[order]
+    @property
+    def groups(self) -> IntArray:
+        """The process group of each plan."""
+        return np.repeat(self.group, self.counts)
+
+    def in_order(self, work_s: FloatArray, least_s: FloatArray, order: IntArray) -> PartialPlans:
+        """One row for each plan, in another order."""
+        group = self.groups[order]
         return replace(
             self, plans=self.plans.take(order), group=group, counts=np.ones_like(group),
-            least_s=least_s[order],
+            work_s=work_s[order], least_s=least_s[order],
         )  # fmt: skip
+
+
+def fewer_layers(plans: Plans) -> IntArray:
+    """How many plans differ from each in recomputing fewer layers; they are not drawn."""
+    full = plans.recompute == _FULL
+    return np.where(full, np.maximum(plans.recompute_num_layers, 1) - 1, 0)

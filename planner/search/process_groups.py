@@ -19,17 +19,20 @@ def process_groups(axes: Axes, layouts: LayoutAxes, legality: Legality) -> Plans
 
 
 def _degrees(axes: Axes, layouts: LayoutAxes, legality: Legality) -> Plans:
-    """Every tp, cp and pp, and the dp that remains."""
+    """Every tp, cp and pp, and the dp that remains of each size."""
     names = ("tp", "cp", "pp")
-    size = prod(len(axes.values[name]) for name in names)
+    size = prod(len(axes.values[name]) for name in names) * len(axes.sizes)
     if size > MOST_COMBINATIONS:
         raise SpaceTooLarge("combinations of tp, cp and pp", size, MOST_COMBINATIONS)
     columns = (np.array(axes.values[name], dtype=np.int64) for name in names)
-    tp, cp, pp = (axis.ravel() for axis in np.meshgrid(*columns, indexing="ij"))
-    dp = np.maximum(axes.request.cluster.accelerators // (tp * cp * pp), 1)
+    grid = np.meshgrid(*columns, np.array(axes.sizes, dtype=np.int64), indexing="ij")
+    tp, cp, pp, whole = (axis.ravel() for axis in grid)
+    dp = np.maximum(whole // (tp * cp * pp), 1)
     plans = Plans.build(
         tp=tp, cp=cp, pp=pp, dp=dp, stage_layers_table=layouts.split_table, **axes.constant
     )
+    if len(axes.sizes) > 1:  # degrees that leave some of one size idle may be those of another
+        plans = plans.take(tp * cp * pp * dp == whole)
     return legality.passed(plans, "degrees")
 
 

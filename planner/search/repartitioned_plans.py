@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from cost_models.estimate import CostModel
 from cost_models.layer_amounts import LayerAmounts, layer_amounts
 from cost_models.layers import layers_of
-from cost_models.plans import ParallelPlan, Plans
+from cost_models.plans import IntArray, ParallelPlan, Plans, is_one_of, joined
 from cost_models.schedules import SCHEDULES
 from cost_models.spec import ModelSpec
 from cost_models.stage_layers import forward_layers, virtual_stages
+from planner.constraints import BoolArray
 from planner.constraints.layout_fields import layout_fields
 from planner.evidence.uncertainty.memory_risk import Room
 from planner.search.layer_partition import (
@@ -24,39 +26,109 @@ from planner.search.layer_partition import (
     least_s,
     partition_layers,
 )
+from planner.search.partial_plans import ROUNDING
 
 # A partition is kept if it may come this close to the best one before it: closed forms of the
 # pipeline are no more exact.
 CLOSE = 1.005
+_TWO_WAY = tuple(name for name, own in SCHEDULES.items() if own.placement == "two-way")
+_WAVES = tuple(name for name, own in SCHEDULES.items() if own.placement == "wave")
+
+
+@dataclass(frozen=True)
+class ShortList:
+    """Plans, the step time of each, and the time that a partition of one must be able to beat."""
+
+    plans: Plans
+    seconds: FloatArray
+    worth_s: float
+
+    @property
+    def shares(self) -> FloatArray:
+        """The share of each plan's time that is to be beaten."""
+        if not np.isfinite(self.worth_s):
+            return np.ones(len(self.seconds))
+        return self.worth_s / self.seconds
 
 
 def repartitioned_plans(
-    model: CostModel,
-    plans: Sequence[ParallelPlan],
-    seconds: FloatArray,
-    worth_s: float,
-    room: Room,
-) -> Iterator[tuple[int, ParallelPlan]]:
-    """(index, plan) of plans whose layers may be partitioned so that a step takes less time.
+    model: CostModel, asked: Sequence[ShortList], room: Room
+) -> list[list[ParallelPlan]]:
+    """Of each list, plans whose layers are partitioned so that a step takes less time.
 
-    seconds: the step time of each given plan; worth_s: the time that a partition must be able to
-    beat; each one found lowers it.  The time and memory of a partition are derived from those of
-    its plan here, so the caller must price it.  Stages of two directions hold their layers twice
-    and stay even.
+    Each one found lowers the time to beat.  The time and memory of a partition are derived from
+    those of its plan here, so the caller must price it.  Stages of two directions hold their layers
+    twice and stay even.
     """
-    by_stages: dict[int, list[int]] = {}
-    for place, plan in enumerate(plans):
-        if plan.pp > 1 and SCHEDULES[plan.schedule].placement != "two-way":
-            by_stages.setdefault(plan.pp, []).append(place)
-    places = [place for alike in by_stages.values() for place in alike]
-    if not places:
-        return
-    amounts = layer_amounts(model.context, Plans.from_rows([plans[place] for place in places]))
-    for column, place in enumerate(places):
-        share = worth_s / seconds[place] if np.isfinite(worth_s) else 1.0
-        for other, other_share in _repartitioned(model, plans[place], amounts, column, share, room):
-            yield place, other
-            worth_s = min(worth_s, CLOSE * other_share * float(seconds[place]))
+    places = [_by_stages(one.plans) for one in asked]
+    if not any(map(len, places)):
+        return [[] for _ in asked]
+    plans = joined([one.plans.take(own) for one, own in zip(asked, places, strict=True)])
+    amounts = layer_amounts(model.context, plans)
+    shares = np.concatenate([one.shares[own] for one, own in zip(asked, places, strict=True)])
+    promising = ~_are_hopeless(model.context.model, plans, amounts, shares, room)
+    found, start = [], 0
+    for one, own in zip(asked, places, strict=True):
+        columns = start + np.flatnonzero(promising[start : start + len(own)])
+        rows = [
+            (plans.row(column), float(one.seconds[own[column - start]]), column)
+            for column in columns.tolist()
+        ]
+        found.append(list(_of_list(model, rows, one.worth_s, amounts, room)))
+        start += len(own)
+    return found
+
+
+def _by_stages(plans: Plans) -> IntArray:
+    """Places of the plans with stages that may be uneven, those of as many stages together."""
+    size = len(plans)
+    both_ways = is_one_of(plans.schedule, "schedule", *_TWO_WAY) > 0
+    several = np.flatnonzero(np.broadcast_to((plans.pp > 1) & ~both_ways, (size,)))
+    _, first, group = np.unique(
+        np.broadcast_to(plans.pp, (size,))[several], return_index=True, return_inverse=True
+    )
+    return several[np.argsort(first[group], kind="stable")]
+
+
+def _are_hopeless(
+    spec: ModelSpec, plans: Plans, amounts: LayerAmounts, shares: FloatArray, room: Room
+) -> BoolArray:
+    """Plans that fit, and of which no partition takes a share of the time: sooner than one by one.
+
+    The bounds of least_s, for all plans.
+    """
+    layers, again = layers_of(spec), (amounts.redone > 0) * amounts.again_s
+    each = amounts.layer_s + np.where(amounts.redone < 1, 0.0, again)
+    predicted = np.array(layers.predicted, dtype=np.int64)
+    first_s = amounts.embedding_s
+    last_s = amounts.head_s + (amounts.layer_s + again)[predicted].sum(axis=0)
+    least_s = np.maximum(np.array(layers.counts) @ each + first_s + last_s, 0.0) / plans.pp
+    least_s = np.maximum(least_s, np.maximum(first_s, last_s))
+    most_s = shares * amounts.busiest_s / ROUNDING
+    # Whole layers that the ranks have time for, where all are alike.
+    back = is_one_of(plans.schedule, "schedule", *_WAVES) * (plans.vpp % 2 == 0) > 0
+    free_s = np.stack([most_s - first_s - back * last_s, most_s - (1 - back) * last_s, most_s])
+    count = np.maximum(np.floor(free_s / each[0]), 0.0)
+    room_for = count[0] + count[1] + (plans.pp - 2) * count[2]
+    alike = (np.ptp(each, axis=0) == 0.0) & ((amounts.redone == 0) | (amounts.redone == 1))
+    too_slow = (least_s > most_s) | (alike & (room_for < spec.num_layers))
+    fits = amounts.total_bytes.max(axis=0) <= ROUNDING * room.of(plans)
+    return np.asarray(fits & too_slow, dtype=np.bool_)
+
+
+def _of_list(
+    model: CostModel,
+    rows: Iterable[tuple[ParallelPlan, float, int]],
+    worth_s: float,
+    amounts: LayerAmounts,
+    room: Room,
+) -> Iterator[ParallelPlan]:
+    """The same of one list; rows: its plans, the step time of each, its column of the amounts."""
+    for plan, seconds, column in rows:
+        share = worth_s / seconds if np.isfinite(worth_s) else 1.0
+        for other, other_share in _repartitioned(model, plan, amounts, column, share, room):
+            yield other
+            worth_s = min(worth_s, CLOSE * other_share * seconds)
 
 
 def _repartitioned(

@@ -1,7 +1,8 @@
 """The best plan of each of several spaces, which are priced together.
 
-Frameworks differ in the plans that they run, and hardly in physics.  Alone, each has too few plans
-for NumPy to hide the cost of its calls.
+Frameworks differ in the plans that they run, and hardly in physics; clusters that differ in the
+number of their nodes not at all.  Alone, each has too few plans for NumPy to hide the cost of its
+calls.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from itertools import zip_longest
 import numpy as np
 
 from cost_models.keys import KeyView
-from cost_models.plans import FloatArray, IntArray, Plans
+from cost_models.plans import FloatArray, IntArray, Plans, joined
 from planner.constraints import Rule
 from planner.documents.request import PlanRequest
 from planner.evidence.uncertainty.site_storage import room_of
 from planner.progress import current, step
-from planner.search.drawn import Drawn, joined
+from planner.search.drawn import Drawn
 from planner.search.exhaustive import (
     CHUNK,
     cost_model,
@@ -33,11 +34,12 @@ from planner.search.fewest_layers import with_fewest_layers
 from planner.search.outcome import Keeper, Outcome
 from planner.search.partial_plans import ROUNDING, PartialPlans
 from planner.search.space import Space
+from planner.search.uneven_split_filter import place_among
 
 # Plans of several spaces are priced at once up to this many; more are as fast alone.
 TOGETHER = 1 << 15
 # Candidates that are drawn first, of all spaces: they set the bound for the others.
-FIRST_DRAWN = 1 << 15
+FIRST_DRAWN = 1 << 13
 
 Question = tuple[PlanRequest, tuple[Rule, ...]]
 
@@ -53,44 +55,93 @@ def best_of_each(
     if not asked:
         return []
     request = asked[0][0]
-    if request.search.objective == "memory_headroom" or request.site is not None:
+    if not priced_together(request):
         return [search(*one, top_k=1) for one in asked]
-    return _Together(asked, within, best_s).outcomes()
+    found = _Together(asked, (request.cluster.accelerators,), within, np.array([best_s]))
+    return [own for (own,) in found.outcomes()]
 
 
-@dataclass
+def best_on_each(
+    asked: Sequence[Question], sizes: Sequence[int], within: float, best_s: FloatArray
+) -> list[list[Outcome]]:
+    """The same of each space on clusters of several sizes, without counts and nearest misses.
+
+    asked: on the largest cluster, of requests that are `priced_together`.  sizes: numbers of
+    accelerators, ascending, of clusters that differ in nodes only.  best_s: by size.  Raises
+    SpaceTooLarge where one of these may not be.
+    """
+    return _Together(asked, sizes, within, best_s).outcomes() if asked else []
+
+
+def priced_together(request: PlanRequest) -> bool:
+    """Whether spaces of a request can be priced together."""
+    return request.search.objective != "memory_headroom" and request.site is None
+
+
+@dataclass(eq=False)
+class _Cell:
+    """One space on clusters of one size, and the best of what was priced of it.
+
+    hopeless, costed, feasible: how many partial plans fit in no layout, how many plans were priced,
+    and how many of those fit.  table: stage layers of plans that were repartitioned.  left_out:
+    whether nothing fits, and the nearest miss may be among plans that were not priced.
+    """
+
+    space: Space
+    size: int
+    keep: Keeper
+    hopeless: int = 0
+    costed: int = 0
+    feasible: int = 0
+    table: tuple[tuple[int, ...], ...] = ()
+    left_out: bool = False
+
+
+@dataclass(frozen=True)
 class _Searched:
-    """One space, and the best of what was priced of it."""
+    """One space, and by size what was found of it."""
 
     request: PlanRequest
     rules: tuple[Rule, ...]
     space: Space
-    keep: Keeper
-    costed: int = 0
-    feasible: int = 0
+    cells: list[_Cell]
 
 
 class _Together:
-    def __init__(self, asked: Sequence[Question], within: float, best_s: float) -> None:
+    def __init__(
+        self, asked: Sequence[Question], sizes: Sequence[int], within: float, best_s: FloatArray
+    ) -> None:
         request = asked[0][0]
         self._model, self._room = cost_model(request), room_of(request)
-        self._within, self._best_s = within, best_s
-        self._each = [
-            _Searched(one, rules, Space(one, rules), Keeper(objective(one), top_k=1))
-            for one, rules in asked
-        ]
+        self._sizes, self._within, self._best_s = tuple(sizes), within, best_s
+        self._each = [self._searched(*one) for one in asked]
         self._cut_short = False
 
-    def outcomes(self) -> list[Outcome]:
-        """What was found of each."""
+    def _searched(self, request: PlanRequest, rules: tuple[Rule, ...]) -> _Searched:
+        space, score = Space(request, rules, sizes=self._sizes), objective(request)
+        places = range(len(self._sizes))
+        cells = [_Cell(space, place, Keeper(score, top_k=1)) for place in places]
+        return _Searched(request, rules, space, cells)
+
+    def outcomes(self) -> list[list[Outcome]]:
+        """What was found of each on each size."""
         batches = zip_longest(*(one.space.partial_plans() for one in self._each))
         for partials in batches:
             if not self._cut_short:
                 pairs = zip(self._each, partials, strict=True)
                 self._search([(one, own) for one, own in pairs if own is not None])
-        ended = sorted(self._each, key=lambda one: one.keep.score)
-        found = {id(one): self._finish(one) for one in ended}
-        return [found[id(one)] for one in self._each]
+        self._refine_all()
+        return [[self._outcome(one, cell) for cell in one.cells] for one in self._each]
+
+    def _refine_all(self) -> None:
+        """Of each size the best space first: what is found of it bounds the others."""
+        by_size = list(zip(*(one.cells for one in self._each), strict=True))
+        best = [min(cells, key=lambda cell: cell.keep.score) for cells in by_size]
+        others = [cell for cells in by_size for cell in cells if cell not in best]
+        for cells in (best, others):
+            for cell in cells:
+                cell.left_out = self._is_left_out(cell)
+            self._refine([cell for cell in cells if not cell.left_out])
 
     def _search(self, batch: Sequence[tuple[_Searched, PartialPlans]]) -> None:
         """Price what may be the best of some partial plans, the most promising first."""
@@ -116,86 +167,145 @@ class _Together:
             self._tell()
 
     def _tell(self) -> None:
-        leader = min(self._each, key=lambda one: one.keep.score)
+        keeps = (cell.keep for one in self._each for cell in one.cells)
+        leader = min(keeps, key=lambda keep: keep.score)
         spaces = [one.space for one in self._each]
-        step(sum(s.drawn for s in spaces), sum(s.size for s in spaces), leader.keep.best)
+        step(sum(s.drawn for s in spaces), sum(s.size for s in spaces), leader.best)
         self._cut_short = current().enough()
 
-    def _ordered(self, batch: Sequence[tuple[_Searched, PartialPlans]]) -> Iterator[PartialPlans]:
-        """Partial plans that may fit, in the order of their least time."""
-        for some in _sets(batch):
-            plans = joined([partial_plans.plans for _, partial_plans in some])
-            fits, least_s = np.zeros(0, dtype=np.bool_), np.zeros(0)
-            if len(plans.tp):
-                fits = ROUNDING * self._model.least_bytes(plans) <= self._room.of(plans)
-                least_s = ROUNDING * self._model.least_s(plans)
-            start = 0
-            for one, partial_plans in some:
-                own = slice(start, start := start + len(partial_plans.plans.tp))
-                one.space.hopeless += int(np.count_nonzero(~fits[own]))
-                yield partial_plans.where(fits[own]).by_least_time(least_s[own][fits[own]])
+    def _ordered(self, batch: Sequence[tuple[_Searched, PartialPlans]]) -> list[PartialPlans]:
+        """Partial plans that may fit, the most promising of each size first."""
+        found = [one for some in _sets(batch) for one in self._bounded(some)]
+        least_s = np.full(len(self._sizes), np.inf)
+        for _, size, _, seconds in found:
+            np.minimum.at(least_s, size, seconds)
+        return [
+            own.in_order(work_s, seconds, np.argsort(seconds / least_s[size], kind="stable"))
+            for own, size, work_s, seconds in found
+        ]
 
-    @property
-    def _best(self) -> float:
-        return min(self._best_s, *(one.keep.score for one in self._each))
+    def _bounded(
+        self, some: Sequence[tuple[_Searched, PartialPlans]]
+    ) -> Iterator[tuple[PartialPlans, IntArray, FloatArray, FloatArray]]:
+        """Partial plans that may fit, with the place of the size, the least time of each without
+        waiting for other stages, and with that.
+        """
+        plans = joined([partial_plans.plans for _, partial_plans in some])
+        fits, work_s = np.zeros(0, dtype=np.bool_), np.zeros(0)
+        if len(plans.tp):
+            needed, seconds = self._model.least(plans)
+            fits, work_s = ROUNDING * needed <= self._room.of(plans), ROUNDING * seconds
+        size, start = place_among(self._sizes, plans), 0
+        for one, partial_plans in some:
+            own = slice(start, start := start + len(partial_plans.plans.tp))
+            may, at = fits[own], size[own]
+            for cell, count in zip(one.cells, self._counts(at[~may]), strict=True):
+                cell.hopeless += count
+            fitting, work = partial_plans.where(may), work_s[own][may]
+            yield fitting, at[may], work, work * (1.0 + one.space.least_waits(fitting))
 
-    def _most_s(self, one: _Searched) -> float:
-        """The step time above which no plan of a space is of interest."""
-        return min(one.keep.bound(), self._within * self._best)
+    def _counts(self, size: IntArray) -> list[int]:
+        found: list[int] = np.bincount(size, minlength=len(self._sizes)).tolist()
+        return found
+
+    def _best(self, size: int) -> float:
+        scores = (one.cells[size].keep.score for one in self._each)
+        return min(float(self._best_s[size]), *scores)
+
+    def _most_s(self, one: _Searched) -> FloatArray:
+        """By size, the step time above which no plan of a space is of interest."""
+        bounds = [
+            min(cell.keep.bound(), self._within * self._best(cell.size)) for cell in one.cells
+        ]
+        return np.array(bounds)
 
     def _price(self, chunks: Sequence[tuple[_Searched, Plans]]) -> None:
         """Price chunks of candidates, with full recompute of the fewest layers that fit."""
         if chunks:
             drawn = Drawn.of([(one.space, plans) for one, plans in chunks])
             drawn, needed, _ = with_fewest_layers(drawn, self._model, self._room)
-            self._offer([one for one, _ in chunks], drawn.plans, drawn.owner, needed)
+            size = place_among(self._sizes, drawn.plans)
+            cells = [cell for one, _ in chunks for cell in one.cells]
+            self._offer(cells, drawn.plans, drawn.owner * len(self._sizes) + size, needed)
 
     def _offer(
-        self, each: Sequence[_Searched], plans: Plans, owner: IntArray, needed: FloatArray
+        self, cells: Sequence[_Cell], plans: Plans, owner: IntArray, needed: FloatArray
     ) -> None:
-        """Memory of all, time only of those that fit, since it takes longer."""
+        """Memory of all, time only of those that fit, since it takes longer.
+
+        owner: the place of each plan's cell.
+        """
         fits = needed <= self._room.of(plans)
-        for place, one in enumerate(each):
-            own = owner == place
-            one.costed += int(np.count_nonzero(own))
-            one.feasible += int(np.count_nonzero(own & fits))
-            if not one.feasible:
-                rows = np.flatnonzero(own)
-                one.keep.miss(plans.take(rows), needed[rows])
+        for place, rows in _by_owner(owner):
+            cell = cells[place]
+            cell.costed += len(rows)
+            cell.feasible += int(np.count_nonzero(fits[rows]))
+            if not cell.feasible:
+                cell.keep.miss(plans.take(rows), needed[rows])
         if not fits.any():
             return
         plans, owner = plans.take(fits), owner[fits]
         estimates = self._model.evaluate(plans)
-        for place, one in enumerate(each):
-            rows = np.flatnonzero(owner == place)
-            degrees = KeyView(plans, ("tp", "cp", "pp"), rows)
-            one.space.seen(degrees, estimates.iteration_time_s[rows])
-            one.keep.offer_best(plans, estimates, rows)
+        for place, rows in _by_owner(owner):
+            cell = cells[place]
+            degrees = KeyView(plans, ("tp", "cp", "pp", "dp"), rows)
+            cell.space.seen(degrees, estimates.iteration_time_s[rows])
+            cell.keep.offer_best(plans, estimates, rows)
 
-    def _finish(self, one: _Searched) -> Outcome:
-        """Refine the best plans of a space; what was found of it."""
-        space, keep, most_s = one.space, one.keep, self._within * self._best
-        left_out = space.hopeless and one.costed and not one.feasible
-        if left_out and not self._cut_short and most_s == np.inf:
-            # The nearest miss may be among those, so a pass without bounds must find it.
+    def _is_left_out(self, cell: _Cell) -> bool:
+        if self._cut_short or not cell.hopeless or not cell.costed or cell.feasible:
+            return False
+        return self._within * self._best(cell.size) == np.inf
+
+    def _refine(self, cells: Sequence[_Cell]) -> None:
+        """Refine the best plans of some cells."""
+        worth = [] if self._cut_short else [cell for cell in cells if self._is_worth(cell)]
+        found = repartitioned(
+            self._model, self._room,
+            [
+                (cell.space, cell.keep, np.inf if self._within == np.inf else self._best(cell.size))
+                for cell in worth
+            ],
+        )  # fmt: skip
+        again = [(cell, own) for cell, own in zip(worth, found, strict=True) if own is not None]
+        for cell, plans in again:
+            cell.table = plans.stage_layers_table
+        self._offer_again(again)
+        self._offer_again(
+            [
+                (cell, own_counts(self._model, cell.space, self._room, cell.keep, cell.table))
+                for cell in cells
+                if "recompute_layers" in cell.space.request.search.open
+            ]
+        )
+
+    def _is_worth(self, cell: _Cell) -> bool:
+        """Whether a cell's layers may be partitioned anew, and its plans may then be the best."""
+        most_s = self._within * self._best(cell.size)
+        return cell.space.free_partition and cell.keep.score <= most_s
+
+    def _offer_again(self, chunks: Sequence[tuple[_Cell, Plans]]) -> None:
+        some = [(cell, plans) for cell, plans in chunks if len(plans.tp)]
+        if some:
+            plans = joined([plans for _, plans in some])
+            owner = np.repeat(np.arange(len(some)), [len(plans) for _, plans in some])
+            self._offer([cell for cell, _ in some], plans, owner, self._model.needed_bytes(plans))
+
+    def _outcome(self, one: _Searched, cell: _Cell) -> Outcome:
+        if len(self._sizes) > 1:
+            return cell.keep.first()
+        if cell.left_out:  # so a pass without bounds must find it
             return search(one.request, one.rules, top_k=1)
-        table: tuple[tuple[int, ...], ...] = ()
-        if space.free_partition and keep.score <= most_s and not self._cut_short:
-            worth_s = np.inf if self._within == np.inf else self._best
-            again = repartitioned(self._model, space, self._room, keep, worth_s)
-            if again is not None:
-                table = again.stage_layers_table
-                self._refined(one, again)
-        if "recompute_layers" in one.request.search.open:
-            self._refined(one, own_counts(self._model, space, self._room, keep, table))
-        outcome = keep.outcome()
-        outcome.counts = counts(space, space.dominated, one.costed, one.feasible, self._cut_short)
+        outcome, space = cell.keep.outcome(), one.space
+        outcome.counts = counts(space, space.dominated, cell.costed, cell.feasible, self._cut_short)
         return outcome
 
-    def _refined(self, one: _Searched, plans: Plans) -> None:
-        if len(plans.tp):
-            needed = self._model.needed_bytes(plans)
-            self._offer([one], plans, np.zeros(len(plans), dtype=np.int64), needed)
+
+def _by_owner(owner: IntArray) -> Iterator[tuple[int, IntArray]]:
+    """The rows of each owner that has any."""
+    order = np.argsort(owner, kind="stable")
+    owners, starts = np.unique(owner[order], return_index=True)
+    return zip(owners.tolist(), np.split(order, starts[1:]), strict=True)
 
 
 def _sets(

@@ -16,9 +16,11 @@ from itertools import chain
 import numpy as np
 
 from cost_models.plans import FloatArray, IntArray, ParallelPlan, Plans, code
+from cost_models.schedules.waits import least_wait_share
 from planner.constraints import (
     RULES,
     TP_IN_DOMAIN,
+    WORLD_SIZE,
     BoolArray,
     Context,
     Rule,
@@ -31,13 +33,20 @@ from planner.search.axes import LAYOUT_FIELDS, MOST_CANDIDATES, Axes, SpaceTooLa
 from planner.search.best_switches import settled
 from planner.search.dominance import Dominance
 from planner.search.layout_axes import LayoutAxes
-from planner.search.layout_tables import Layouts, Ragged, chunk_layers, micro_batch_table
+from planner.search.layout_tables import (
+    Layouts,
+    Ragged,
+    batches,
+    chunk_layers,
+    micro_batch_table,
+    repeated,
+)
 from planner.search.legality import Legality
 from planner.search.option_axes import OptionAxes
-from planner.search.partial_plans import Memory, PartialPlans, Refused
+from planner.search.partial_plans import Memory, PartialPlans, Refused, fewer_layers
 from planner.search.process_groups import process_groups
 from planner.search.space_axes import space_axes
-from planner.search.uneven_split_filter import UnevenSplitFilter
+from planner.search.uneven_split_filter import UnevenSplitFilter, place_among
 
 # Up to this many candidates are drawn together, whatever their schedules: a chunk per schedule
 # would take longer.
@@ -62,20 +71,27 @@ class Space:
         rules: Iterable[Rule] = (),
         full: bool = False,
         own: ParallelPlan | None = None,
+        sizes: Sequence[int] = (),
     ) -> None:
-        """full, own: see Axes."""
+        """full, own, sizes: see Axes; of several sizes, the request's cluster is the largest."""
         self.request = request
-        self._axes = Axes(request, full, own)
+        self._axes = Axes(request, full, own, sizes)
         self._laid = LayoutAxes(self._axes)
         self._options = OptionAxes(self._axes)
         self._dominance = Dominance(self._axes, self._options)
         self.context = Context(request.model, request.cluster, request.training)
         domain = () if self._axes.limited("tp") else (TP_IN_DOMAIN,)
         self._added = tuple(rules)
-        self.rules: tuple[Rule, ...] = (*RULES, *domain, *self._added)
+        usual = [rule for rule in RULES if len(self.sizes) == 1 or rule is not WORLD_SIZE]
+        self.rules: tuple[Rule, ...] = (*usual, *domain, *self._added)
         self.dominated = self.hopeless = 0
         self.drawn = self.size = 0
         self._legality = Legality(self.context, self.rules, self._options)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of accelerators of the candidates, ascending."""
+        return self._axes.sizes
 
     @property
     def rejected(self) -> Counter[str]:
@@ -129,18 +145,27 @@ class Space:
         return self._partial_plans(uncounted=True)
 
     def promising(
-        self, partial: PartialPlans, size: int, first: int, most_s: Callable[[], float]
+        self, partial: PartialPlans, size: int, first: int, most_s: Callable[[], FloatArray]
     ) -> Iterator[Plans]:
-        """Candidates of partial plans in order of their least time, as long as that is low enough.
+        """Candidates of partial plans in their order, those whose least time is low enough.
 
-        first: how many to draw at first; later chunks may be up to `size`.
+        first: how many to draw at first; later chunks may be up to `size`.  most_s: by size, the
+        time above which no plan is of interest any more.
         """
         _, usual, explicit = self._tables
         self._count(partial, usual)
-        yield from self._laid_out(partial, usual, size, first, most_s)
+        yield from self._laid_out_in_time(partial, usual, size, first, most_s)
         kept = self._promising(explicit, partial.drawn)
         self._count(partial, kept)
-        yield from self._laid_out(partial, kept, size, first, most_s)
+        yield from self._laid_out_in_time(partial, kept, size, first, most_s)
+
+    def least_waits(self, partial: PartialPlans) -> FloatArray:
+        """How long the busiest rank waits at least in any layout, over its work."""
+        best = {name: each[partial.groups] for name, each in self._layouts.quickest.items()}
+        return self._waits(partial.plans.with_columns(**best))
+
+    def _waits(self, plans: Plans) -> FloatArray:
+        return least_wait_share(plans, self.request.training.global_batch_size)
 
     @cached_property
     def _tables(self) -> tuple[Ragged, Ragged, Ragged]:
@@ -170,7 +195,7 @@ class Space:
             raise SpaceTooLarge("candidates", self.size, MOST_CANDIDATES)
         per_layout = np.where(layouts > 0, per_layout, 0)
         group = np.arange(len(per_layout))
-        for low, high in _batches(per_layout, MOST_PARTIAL_PLANS):
+        for low, high in batches(per_layout, MOST_PARTIAL_PLANS):
             here = np.where((group >= low) & (group < high), per_layout, 0)
             yield self._legal_partial_plans(here, micro, uncounted)
 
@@ -179,7 +204,7 @@ class Space:
     ) -> PartialPlans:
         """One batch of them; counts: partial plans of each group, before any is left out."""
         options = self._options.columns
-        group, position = _repeated(counts)
+        group, position = repeated(counts)
         batch, option = np.divmod(position, len(options["zero_stage"]))
         plans = self.groups.take(group).with_columns(
             micro_batch_size=micro.columns["micro_batch_size"][micro.starts[group] + batch],
@@ -217,7 +242,6 @@ class Space:
         rows = np.flatnonzero(found)
         return PartialPlans(
             plans.take(legal), rows, found[rows], counts, early, tuple(rules), tuple(refused),
-            np.zeros(0),
         )  # fmt: skip
 
     def _count(self, partial: PartialPlans, layouts: Ragged) -> None:
@@ -233,33 +257,52 @@ class Space:
             twins = layouts.count_of(layouts.columns["schedule"] == _1F1B) * (self.groups.pp > 1)
             self.dominated += int((twins * partial.drawn).sum())
 
-    def _laid_out(
+    def _laid_out(self, partial: PartialPlans, layouts: Ragged, size: int) -> Iterator[Plans]:
+        """Partial plans with each of their layouts, all layouts of a group together."""
+        for low, high in batches(layouts.counts[partial.group] * partial.counts, size):
+            yield from self._of_rows(partial, layouts, np.arange(low, high))
+
+    def _laid_out_in_time(
         self,
         partial: PartialPlans,
         layouts: Ragged,
         size: int,
-        first: int = MOST_CANDIDATES,
-        most_s: Callable[[], float] | None = None,
+        first: int,
+        most_s: Callable[[], FloatArray],
     ) -> Iterator[Plans]:
-        """Partial plans with each of their layouts, all layouts of a group together."""
+        """The same of partial plans with a row each, whose least time is low enough."""
+        per_row = layouts.counts[partial.group]
+        place = place_among(self.sizes, self.groups)[partial.group]
+        rows = np.flatnonzero(per_row)
+        while len(rows := rows[partial.least_s[rows] <= most_s()[place[rows]]]):
+            ends = np.cumsum(per_row[rows])
+            count = max(int(np.searchsorted(ends, min(first, size), side="right")), 1)
+            yield from self._of_rows(partial, layouts, rows[:count], most_s)
+            rows, first = rows[count:], 2 * first
+
+    def _of_rows(
+        self,
+        partial: PartialPlans,
+        layouts: Ragged,
+        rows: IntArray,
+        most_s: Callable[[], FloatArray] | None = None,
+    ) -> Iterator[Plans]:
+        """The legal candidates of some rows, as one chunk if any; most_s: see promising."""
         starts = np.cumsum(partial.counts) - partial.counts
-        per_row = layouts.counts[partial.group] * partial.counts
-        for low, high in _batches(per_row, size, first):
-            if most_s is not None:
-                high = min(high, int(np.searchsorted(partial.least_s, most_s(), side="right")))
-            row, position = _repeated(per_row[low:high])
-            if not len(row):
-                return
-            self.drawn += len(row)
-            row += low
-            layout, cell = np.divmod(position, partial.counts[row])
-            layout += layouts.starts[partial.group[row]]
-            plans = partial.plans.take(starts[row] + cell).with_columns(
-                **{n: c[layout] if c.ndim else c for n, c in layouts.columns.items()}
-            )
-            plans = self._finish(plans, partial)
-            if len(plans.tp):
-                yield plans
+        row, position = repeated((layouts.counts[partial.group] * partial.counts)[rows])
+        self.drawn += len(row)
+        row = rows[row]
+        layout, cell = np.divmod(position, partial.counts[row])
+        layout += layouts.starts[partial.group[row]]
+        plans = partial.plans.take(starts[row] + cell).with_columns(
+            **{n: c[layout] if c.ndim else c for n, c in layouts.columns.items()}
+        )
+        if most_s is not None:
+            least_s = partial.work_s[row] * (1.0 + self._waits(plans))
+            plans = plans.take(least_s <= most_s()[place_among(self.sizes, plans)])
+        plans = self._finish(plans, partial)
+        if len(plans.tp):
+            yield plans
 
     @property
     def every_layer_count(self) -> bool:
@@ -303,7 +346,7 @@ class Space:
         """The filter of uneven splits; None if the request asks for the whole space or one plan."""
         if self._axes.full or self._axes.own is not None or not self._laid.free_partition:
             return None
-        return UnevenSplitFilter(self.groups, self._laid.least_partition_share)
+        return UnevenSplitFilter(self.groups, self.sizes, self._laid.least_partition_share)
 
     def seen(self, plans: Plans, seconds: FloatArray) -> None:
         """Record the step times of plans that fit, for the filter of uneven layer splits."""
@@ -355,30 +398,3 @@ class Space:
         """The space as a table: axis, values, count."""
         tables = self.groups, self._layouts.legal
         return tuple(space_axes(self._axes, self._laid, self._options, *tables))
-
-
-def fewer_layers(plans: Plans) -> IntArray:
-    """How many plans differ from each in recomputing fewer layers; they are not drawn."""
-    full = plans.recompute == _FULL
-    return np.where(full, np.maximum(plans.recompute_num_layers, 1) - 1, 0)
-
-
-def _repeated(counts: IntArray) -> tuple[IntArray, IntArray]:
-    """Repeat rows `counts` times: the row of each repeat, and its number within the row."""
-    row = np.repeat(np.arange(len(counts)), counts)
-    return row, np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
-
-
-def _batches(
-    counts: IntArray, size: int, first: int = MOST_CANDIDATES
-) -> Iterator[tuple[int, int]]:
-    """Consecutive row ranges with about `size` candidates each (at least one row).
-
-    first: candidates in the first range; each later range may have twice as many as the one before.
-    """
-    ends, low, begun = np.cumsum(counts), 0, 0
-    while low < len(counts):
-        high = max(int(np.searchsorted(ends, begun + min(first, size), side="right")), low + 1)
-        if ends[high - 1] > begun:
-            yield low, high
-        low, begun, first = high, int(ends[high - 1]), 2 * first

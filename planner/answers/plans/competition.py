@@ -4,23 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from cost_models.plans import ParallelPlan
+from cost_models.spec import ClusterSpec
 from planner import frameworks
 from planner.constraints import Context, Rule
 from planner.documents.request import Bounds, PlanRequest, Value
 from planner.frameworks.base import Framework
-from planner.frameworks.devices import usual
+from planner.frameworks.devices import preferred, usual
 from planner.frameworks.plan_defaults import usual_training
-from planner.frameworks.supported import attention_kernels, runners, runs, tunes_on_one_node
+from planner.frameworks.supported import (
+    attention_kernels,
+    runners,
+    runners_on_each,
+    running,
+    runs,
+    tunes_on_one_node,
+)
 from planner.progress import Parts, within_a_step
-from planner.search.axes import EXPERT_FIELDS, divisors
-from planner.search.exhaustive import search
+from planner.search.axes import EXPERT_FIELDS, SpaceTooLarge, divisors_of_any
+from planner.search.exhaustive import fits, search
 from planner.search.outcome import Outcome
-from planner.search.several_spaces import best_of_each
+from planner.search.several_spaces import best_of_each, best_on_each, priced_together
 
 # A plan this much slower than the best one so far may win once its layers are repartitioned.
 REPARTITIONED = 1.05
@@ -56,7 +65,7 @@ def compete(request: PlanRequest, top_k: int | None = None) -> list[Entry]:
     told = _told(request, 3)
     with told.part():
         entries = [_entry(request, name, top_k) for name in able[:1]]
-    entries = _others(request, able, entries, told, np.inf)
+    (entries,) = _others([request], able, [entries], told, np.inf)
     fitting = sorted((one for one in entries if one.outcome.best), key=_score)
     if not fitting:
         return [_none_fits(request, top_k, entries[0] if entries else None)]
@@ -68,11 +77,88 @@ def compete(request: PlanRequest, top_k: int | None = None) -> list[Entry]:
 def fastest(request: PlanRequest) -> Entry:
     """The framework whose best plan is the best, with that plan alone."""
     able = _able(request)
-    entries = _others(request, able, [], _told(request, 2), REPARTITIONED)
-    fitting = sorted((one for one in entries if one.outcome.best), key=_score)
-    if fitting:
-        return fitting[0]
+    (entries,) = _others([request], able, [[]], _told(request, 2), REPARTITIONED)
+    if found := _first(entries):
+        return found
     return _none_fits(request, 1, _entry(request, able[0], 1) if able else None)
+
+
+def any_fits(request: PlanRequest) -> bool:
+    """Whether `fastest` finds a plan that fits, told sooner."""
+    context, told = Context(request.model, request.cluster, request.training), []
+    usual = not request.search.framework and not request.training.lora_rank
+    able = running(context) if usual else _able(request)
+    for name in chain(able, () if request.search.framework else (None,)):
+        told.append(fits(*prepared(request.for_framework(name))))
+        if told[-1]:
+            return True
+    return None in told and bool(fastest(request).outcome.best)
+
+
+def fastest_on_each(request: PlanRequest, clusters: Sequence[ClusterSpec]) -> list[Entry]:
+    """What `fastest` finds on each cluster, those together that differ in nodes only."""
+    asked = [request.model_copy(update={"cluster": cluster}) for cluster in clusters]
+    found = dict[int, Entry | None]()
+    for able, places in _alike(asked):
+        found |= zip(places, _together([asked[i] for i in places], able), strict=True)
+    return [found.get(place) or fastest(one) for place, one in enumerate(asked)]
+
+
+def _alike(asked: Sequence[PlanRequest]) -> list[tuple[tuple[str, ...], list[int]]]:
+    """Places of requests that differ in the number of nodes only, the largest last, and the
+    frameworks that are searched for them.
+    """
+    by_key: dict[Any, list[int]] = {}
+    for place in sorted(range(len(asked)), key=lambda i: asked[i].cluster.accelerators):
+        if (key := but_nodes(asked[place])) is not None:
+            by_key.setdefault(key, []).append(place)
+    by_able: dict[Any, list[int]] = {}
+    for key, places in by_key.items():
+        if len(places) == 1:
+            continue
+        largest = asked[places[-1]]
+        each = _able_on_each(largest, [asked[i].cluster.accelerators for i in places])
+        for able, place in zip(each, places, strict=True):
+            by_able.setdefault((key, able), []).append(place)
+    return [(able, places) for (_, able), places in by_able.items() if len(places) > 1]
+
+
+def but_nodes(request: PlanRequest) -> tuple[Any, ...] | None:
+    """What clusters have in common that differ in the number of nodes only.
+
+    None where more of a search hangs on that: the room of hosts, slices of TPUs.
+    """
+    cluster, search = request.cluster, request.search
+    reads = "offload_optimizer" in {*search.open, *search.limits} or preferred(cluster)
+    if reads or len(cluster.groups) > 1 or not priced_together(request):
+        return None
+    group = cluster.groups[0].model_copy(update={"nodes": 1})
+    tunes = tunes_on_one_node(cluster, request.training.lora_rank > 0)
+    return group, cluster.reserved_bytes_per_accelerator, tunes
+
+
+def _together(asked: Sequence[PlanRequest], able: Sequence[str]) -> list[Entry | None]:
+    """The fastest entry of each request, which differ in nodes only; None: search it alone."""
+    none = [list[Entry]() for _ in asked]
+    try:
+        each = _others(asked, able, none, _told(asked[-1], 2), REPARTITIONED)
+    except SpaceTooLarge:  # one of them may not be
+        each = none
+    return [_first(entries) for entries in each]
+
+
+def _first(entries: Sequence[Entry]) -> Entry | None:
+    """The fastest entry; ties in their order."""
+    fitting = [one for one in entries if one.outcome.best]
+    return min(fitting, key=_score, default=None)
+
+
+def _able_on_each(request: PlanRequest, sizes: Sequence[int]) -> list[tuple[str, ...]]:
+    """What `_able` says on clusters of so many accelerators, else as the request's."""
+    if request.search.framework:
+        return [(request.search.framework,)] * len(sizes)
+    context = Context(request.model, request.cluster, request.training)
+    return [_asked_of(context, able) for able in runners_on_each(context, sizes)]
 
 
 def _told(request: PlanRequest, parts: int) -> Parts:
@@ -124,7 +210,11 @@ def _asked(context: Context) -> tuple[str, ...]:
     For adapters on one node those are the trainers that one command starts there on a data set, if
     any runs, else those that have adapters.
     """
-    able = runners(context)
+    return _asked_of(context, runners(context))
+
+
+def _asked_of(context: Context, able: tuple[str, ...]) -> tuple[str, ...]:
+    """The same; able: the frameworks that run the model."""
     if not tunes_on_one_node(context.cluster, context.training.lora_rank > 0):
         return able
     adapting = tuple(name for name in able if frameworks.get(name).adapters)
@@ -132,40 +222,61 @@ def _asked(context: Context) -> tuple[str, ...]:
 
 
 def _others(
-    request: PlanRequest, able: Sequence[str], entries: list[Entry], told: Parts, within: float
-) -> list[Entry]:
-    """The entries, and the best plan of each of the other frameworks, in the order of `able`.
+    asked: Sequence[PlanRequest], able: Sequence[str], given: Sequence[list[Entry]], told: Parts,
+    within: float,
+) -> list[list[Entry]]:  # fmt: skip
+    """The given entries, and the best plan of each of the other frameworks, in the order of `able`.
 
-    One search for all that have a space of their own; then those that accept no plan that it found.
+    Of each request; several differ in the number of nodes only, the largest is the last.  One
+    search for all that have a space of their own; then those that accept no plan that it found.
     within: see best_of_each.
     """
-    searched: list[Framework] = [frameworks.get(str(one.framework)) for one in entries]
+    first = len(given[0])
+    searched: list[Framework] = [frameworks.get(name) for name in able[:first]]
     alike = list[str]()
-    for name in able[len(entries) :]:
+    for name in able[first:]:
         own = frameworks.get(name)
         if any(_same_space(own, its) for its in searched):
             alike.append(name)
         else:
             searched.append(own)
-    names = [own.name for own in searched[len(entries) :]]
     with told.part():
-        entries = [*entries, *_best_of_each(request, names, within, entries)]
-    shared = [one for name in alike if (one := _shared(request, name, entries))]
-    left = [name for name in alike if name not in {one.framework for one in shared}]
+        found = _best_of_each(asked, [own.name for own in searched[first:]], within, given)
+        each = [[*entries, *others] for entries, others in zip(given, found, strict=True)]
+    shared = [
+        {name: one for name in alike if (one := _shared(request, name, entries))}
+        for request, entries in zip(asked, each, strict=True)
+    ]
+    left = [name for name in alike if any(name not in own for own in shared)]
     with told.part():
-        entries = [*entries, *shared, *_best_of_each(request, left, within, entries)]
-    return sorted(entries, key=lambda one: able.index(str(one.framework)))
+        found = _best_of_each(asked, left, within, each)
+    return [
+        sorted(
+            (*entries, *({str(one.framework): one for one in others} | own).values()),
+            key=lambda one: able.index(str(one.framework)),
+        )
+        for entries, others, own in zip(each, found, shared, strict=True)
+    ]
 
 
 def _best_of_each(
-    request: PlanRequest, names: Sequence[str], within: float, entries: Sequence[Entry]
-) -> list[Entry]:
-    """The best plan of each framework; entries: what is found already."""
-    asked = [prepared(request.for_framework(name)) for name in names]
-    found = best_of_each(asked, within, min(map(_score, entries), default=np.inf))
+    asked: Sequence[PlanRequest], names: Sequence[str], within: float,
+    entries: Sequence[Sequence[Entry]],
+) -> list[list[Entry]]:  # fmt: skip
+    """The best plan of each framework for each request; entries: what is found already."""
+    sizes = [request.cluster.accelerators for request in asked]
+    questions = [prepared(asked[-1].for_framework(name), sizes) for name in names]
+    best_s = [min(map(_score, own), default=np.inf) for own in entries]
+    if len(asked) == 1:
+        found = [[own] for own in best_of_each(questions, within, *best_s)]
+    else:
+        found = best_on_each(questions, sizes, within, np.array(best_s))
     return [
-        Entry(name, bound, rules, outcome)
-        for name, (bound, rules), outcome in zip(names, asked, found, strict=True)
+        [
+            Entry(name, bound.model_copy(update={"cluster": request.cluster}), rules, own[place])
+            for name, (bound, rules), own in zip(names, questions, found, strict=True)
+        ]
+        for place, request in enumerate(asked)
     ]
 
 
@@ -217,10 +328,13 @@ def _varied(framework: Framework) -> dict[str, tuple[Value, ...]]:
     }
 
 
-def prepared(request: PlanRequest) -> tuple[PlanRequest, tuple[Rule, ...]]:
+def prepared(
+    request: PlanRequest, sizes: Sequence[int] = ()
+) -> tuple[PlanRequest, tuple[Rule, ...]]:
     """The request to be searched, and the rules of its framework (none without a framework).
 
     The axes of the framework, or else of the cluster, are limits unless the request has its own.
+    sizes: numbers of accelerators that are searched together, if not the cluster's alone.
     """
     if not request.search.framework:
         own = {name: Bounds(values=values) for name, values in usual(request.cluster).items()}
@@ -234,7 +348,7 @@ def prepared(request: PlanRequest) -> tuple[PlanRequest, tuple[Rule, ...]]:
     if kernels := _other_kernels(request, chosen):
         limits["attention_kernel"] = Bounds(values=kernels)
     if chosen.splits is not None:
-        degrees = divisors(request.cluster.accelerators)
+        degrees = divisors_of_any(sizes or (request.cluster.accelerators,))
         splits = {chosen.splits(request.model, pp, tp) for pp in degrees for tp in degrees}
         whole = sorted(split for split in splits if min(split) > 0)[:_MOST_SPLITS]
         limits["stage_layers"] = Bounds(values=((), *whole))

@@ -20,7 +20,7 @@ from planner.evidence.uncertainty.site_storage import room_of
 from planner.search.best_other_degrees import DEGREES, differing
 from planner.search.exhaustive import FASTER
 from planner.search.outcome import Outcome
-from planner.search.repartitioned_plans import repartitioned_plans
+from planner.search.repartitioned_plans import ShortList, repartitioned_plans
 from planner.search.space import Space
 
 # Share of all differences from which a part is mentioned.
@@ -77,11 +77,10 @@ def _repartitioned(
     if not space.free_partition:
         return [plan]
     room = room_of(request)
-    now_s = model.evaluate(Plans.from_rows([plan])).iteration_time_s
-    found = [
-        each
-        for _, each in repartitioned_plans(model, [plan], now_s, FASTER * float(now_s[0]), room)
-    ]
+    now = Plans.from_rows([plan])
+    now_s = model.evaluate(now).iteration_time_s
+    asked = ShortList(now, now_s, FASTER * float(now_s[0]))
+    (found,) = repartitioned_plans(model, [asked], room)
     plans = space.legal(found)
     if not len(plans):
         return [plan]

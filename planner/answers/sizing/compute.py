@@ -21,7 +21,7 @@ from planner.answers.sizing.rows import (
     CHECKPOINT_BYTES_PER_PARAMETER,
     cluster_of_kind,
     clusters_of,
-    row_of,
+    rows_of,
 )
 from planner.answers.sizing.smallest import fewest_of_kind
 from planner.documents.plan_report import Note
@@ -39,10 +39,10 @@ def _first_of_kind(rows: Sequence[Row], kinds: Iterable[str]) -> dict[str, int |
 def size(request: SizingRequest, workers: int = 1) -> SizingAnswer:
     """The answer for every cluster of a sizing; workers: processes that search concurrently."""
     began = time.perf_counter()
-    clusters = list(clusters_of(request.sizing))
-    with _mapping(workers if len(clusters) >= 2 * workers else 1) as run:
+    clusters, kinds = list(clusters_of(request.sizing)), request.sizing.accelerators
+    # A process takes as long to start as a kind takes.
+    with _mapping(min(workers, len(kinds) // 2)) as run:
         rows = [limited(row, request.sizing) for row in _rows(request, clusters, run)]
-        kinds = request.sizing.accelerators
         fits_from = dict(
             zip(kinds, run(partial(fewest_of_kind, request, rows), kinds), strict=True)
         )
@@ -93,17 +93,15 @@ def _mapping(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
 def _rows(
     request: SizingRequest, clusters: list[ClusterSpec], run: Callable[..., Iterable[Any]]
 ) -> list[Row]:
-    # The largest cluster first, so that the last searches to end are short ones.
-    order = sorted(range(len(clusters)), key=lambda i: -clusters[i].accelerators)
-    found = run(partial(row_of, request), (clusters[i] for i in order))
-    by_place = dict(zip(order, _counted(found, len(clusters)), strict=True))
-    return [by_place[i] for i in range(len(clusters))]
-
-
-def _counted(rows: Iterable[Row], total: int) -> Iterator[Row]:
-    for done, row in enumerate(rows, 1):
-        step(done, total)
-        yield row
+    kinds = dict[str, list[int]]()
+    for place, cluster in enumerate(clusters):
+        kinds.setdefault(cluster.groups[0].accelerator.id, []).append(place)
+    found = run(partial(rows_of, request), ([clusters[i] for i in own] for own in kinds.values()))
+    by_place = dict[int, Row]()
+    for places, rows in zip(kinds.values(), found, strict=True):
+        by_place |= zip(places, rows, strict=True)
+        step(len(by_place), len(clusters))
+    return [by_place[place] for place in range(len(clusters))]
 
 
 def _front(rows: list[Row]) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import product
 from math import ceil
@@ -15,8 +15,8 @@ from cost_models.spec import ClusterSpec, NodeGroup
 from cost_models.trainable import trained_parameters
 from cost_models.training_cost import power_watts, training_cost
 from cost_models.units import DAY_S
-from planner.answers.plans.competition import fastest
-from planner.answers.plans.explain import report
+from planner.answers.plans.competition import Entry, any_fits, but_nodes, fastest_on_each
+from planner.answers.plans.explain import reports_of_several
 from planner.answers.sizing.answer import Row
 from planner.answers.sizing.request import SizingRequest, SizingSpec
 from planner.documents.plan_report import Document, ErrorBand
@@ -32,7 +32,7 @@ CHECKPOINT_BYTES_PER_PARAMETER = 14.0
 HOST_COPY_FRACTION = 0.87
 CHECKPOINT_BARRIER_S = 1.0
 UNKNOWN_HOST_LINK_BYTES_PER_S = 25e9
-MOST_KEPT = 2000  # cached best plans, a few kilobytes each
+MOST_KEPT = 200  # cached best plans of a kind of accelerator, a few kilobytes for each size
 
 
 def clusters_of(sizing: SizingSpec) -> Iterator[ClusterSpec]:
@@ -66,8 +66,36 @@ def cluster_of_kind(kind: str, nodes: int, per_node: int, sizing: SizingSpec) ->
     return cluster.model_copy(update=given)
 
 
-def row_of(asked: SizingRequest, cluster: ClusterSpec) -> Row:
-    """The best plan on one cluster, and the time and cost of the training there."""
+def rows_of(asked: SizingRequest, clusters: Sequence[ClusterSpec]) -> list[Row]:
+    """The best plan on each of some clusters, and the time and cost of the training there."""
+    base = asked.base
+    wrong = [list(contradictions(base.model, one, base.training)) for one in clusters]
+    able = [one for one, reasons in zip(clusters, wrong, strict=True) if not reasons]
+    requests = (_without_money(base.model_copy(update={"cluster": one})) for one in able)
+    found = iter(best(tuple(request.model_dump_json() for request in requests)))
+    return [
+        _row(asked, one, reasons[0].detail if reasons else next(found))
+        for one, reasons in zip(clusters, wrong, strict=True)
+    ]
+
+
+def fits_on(asked: SizingRequest, cluster: ClusterSpec) -> bool:
+    """Whether rows_of finds a plan on a cluster."""
+    base = asked.base
+    if any(contradictions(base.model, cluster, base.training)):
+        return False
+    request = _without_money(base.model_copy(update={"cluster": cluster}))
+    return _any_fits(request.model_dump_json())
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _any_fits(document: str) -> bool:
+    with within_a_step():
+        return any_fits(PlanRequest.model_validate_json(document))
+
+
+def _row(asked: SizingRequest, cluster: ClusterSpec, found: _PricedPlan | str) -> Row:
+    """A cluster with its best plan, or with the reason why there is none."""
     group = cluster.groups[0]
     names: dict[str, Any] = {
         "accelerator": group.accelerator.id,
@@ -75,12 +103,6 @@ def row_of(asked: SizingRequest, cluster: ClusterSpec) -> Row:
         "accelerators": cluster.accelerators,
         "price_usd_per_accelerator_hour": group.price_usd_per_accelerator_hour,
     }
-    base = asked.base
-    wrong = list(contradictions(base.model, cluster, base.training))
-    if wrong:
-        return Row(**names, reason=wrong[0].detail)
-    request = _without_money(base.model_copy(update={"cluster": cluster}))
-    found = best(request.model_dump_json())
     if isinstance(found, str):
         return Row(**names, reason=found)
     return Row.of(found, **names, reason=None, **_of_plan(asked, cluster, found))
@@ -113,20 +135,34 @@ def _without_money(request: PlanRequest) -> PlanRequest:
 
 
 @lru_cache(maxsize=MOST_KEPT)
-def best(document: str) -> _PricedPlan | str:
-    """The best plan of a request, or why there is none."""
-    request = PlanRequest.model_validate_json(document)
+def best(documents: tuple[str, ...]) -> tuple[_PricedPlan | str, ...]:
+    """The best plan of each of some requests that differ in the cluster, or why there is none."""
+    requests = [PlanRequest.model_validate_json(document) for document in documents]
     with within_a_step():
-        first = fastest(request)
-    bound, outcome = first.request, first.outcome
-    if not outcome.best:
-        counts = outcome.counts
-        assert counts is not None
-        most = max(counts.rejected, key=lambda name: counts.rejected[name], default="memory")
-        return "nothing fits" if most == "memory" else f"no plan: {most}"
-    found = report(cost_model(bound), bound, outcome.best[0])
-    headroom = 1.0 - found.memory.peak_bytes / found.memory.capacity_bytes
-    return _PricedPlan.of(found, memory_headroom=headroom)
+        found = fastest_on_each(requests[0], [one.cluster for one in requests]) if requests else ()
+    groups: dict[Any, list[Entry]] = {}
+    for place, one in enumerate(found):
+        if one.outcome.best:
+            groups.setdefault(but_nodes(one.request) or place, []).append(one)
+    priced = {id(one): plan for own in groups.values() for one, plan in _priced(own)}
+    return tuple(priced.get(id(one)) or _reason(one) for one in found)
+
+
+def _reason(nothing: Entry) -> str:
+    """Why there is no plan."""
+    counts = nothing.outcome.counts
+    assert counts is not None
+    most = max(counts.rejected, key=lambda name: counts.rejected[name], default="memory")
+    return "nothing fits" if most == "memory" else f"no plan: {most}"
+
+
+def _priced(entries: Sequence[Entry]) -> Iterator[tuple[Entry, _PricedPlan]]:
+    """The best plans of entries that differ in nodes only."""
+    asked = [(one.request, one.outcome.best[0]) for one in entries]
+    found = reports_of_several(cost_model(entries[0].request), asked, simulated=False)
+    for one, own in zip(entries, found, strict=True):
+        headroom = 1.0 - own.memory.peak_bytes / own.memory.capacity_bytes
+        yield one, _PricedPlan.of(own, memory_headroom=headroom)
 
 
 def _of_plan(request: SizingRequest, cluster: ClusterSpec, priced: _PricedPlan) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from math import ceil
 from cost_models.catalog import hardware
 from planner.answers.sizing.answer import Row
 from planner.answers.sizing.request import SizingRequest
-from planner.answers.sizing.rows import cluster_of_kind, row_of
+from planner.answers.sizing.rows import cluster_of_kind, fits_on
 
 
 def fewest_of_kind(request: SizingRequest, rows: list[Row], kind: str) -> int | None:
@@ -27,7 +27,7 @@ def fewest_of_kind(request: SizingRequest, rows: list[Row], kind: str) -> int | 
         middle = (low + high) // 2
         nodes, per_node = ceil(open_counts[middle] / typical), min(open_counts[middle], typical)
         cluster = cluster_of_kind(kind, nodes, per_node, request.sizing)
-        if row_of(request, cluster).reason is None:
+        if fits_on(request, cluster):
             high = middle
             most = cluster.accelerators
         else:

@@ -13,14 +13,15 @@ from cost_models.blocks.mlp import MLP
 from cost_models.catalog.hardware import node_group
 from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan, Plans
-from cost_models.spec import ClusterSpec, EncoderSpec, ModelSpec, TrainingSpec
+from cost_models.spec import ClusterSpec, EncoderSpec, ModelSpec, MoESpec, TrainingSpec
 from cost_models.stage_layers import forward_layers
 from planner import frameworks
 from planner.answers.plans.competition import prepared
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
 from planner.evidence.uncertainty.memory_risk import room
+from planner.search import repartitioned_plans as module
 from planner.search.exhaustive import cost_model, search
-from planner.search.repartitioned_plans import repartitioned_plans
+from planner.search.repartitioned_plans import ShortList, repartitioned_plans
 from tests.fixtures.small_requests import requests, with_usual_splits
 from tests.fixtures.tiers import examples
 from tests.planner.search.test_exhaustive import value_of
@@ -113,12 +114,55 @@ def test_what_is_recomputed_stays_all_of_it() -> None:
         pp=4, tp=2, sequence_parallel=True, stage_layers=(8, 8, 7, 7), recompute="full",
         recompute_num_layers=8,
     )  # fmt: skip
-    found = [
-        other for _, other in repartitioned_plans(cost, [plan], np.ones(1), 1.0, room(80e9, 1.0))
-    ]
+    asked = ShortList(Plans.from_rows([plan]), np.ones(1), 1.0)
+    (found,) = repartitioned_plans(cost, [asked], room(80e9, 1.0))
     assert found
     for other in found:
         assert other.recompute_num_layers == max(forward_layers(30, other))
         assert forward_layers(30, other)[-1] < 7
     times = cost.evaluate(Plans.from_rows([plan, *found])).iteration_time_s
     assert np.all(times[1:] < times[0])
+
+
+@pytest.mark.parametrize("kinds", [1, 2])
+def test_none_is_left_out_whose_layers_could_be_partitioned_better(
+    monkeypatch: pytest.MonkeyPatch, kinds: int
+) -> None:
+    """The bounds for all plans at once against the exact ones for each, at several goals."""
+    update: dict[str, Any] = {"num_layers": 31, "vocab_size": 128_000}
+    if kinds == 2:
+        update |= {"moe": MoESpec(num_experts=2, top_k=1, expert_ffn_hidden_size=512)}
+        update["moe"] = update["moe"].model_copy(update={"num_dense_layers": 3})
+    model = WIDE.model_copy(update=update)
+    training = TrainingSpec(seq_length=4096, global_batch_size=64)
+    cost = CostModel(model, ClusterSpec(groups=(node_group("h100-sxm-80gb", 8),)), training)
+    rows = [
+        ParallelPlan.model_validate(fields)
+        for pp, sizes in ((2, (16, 15)), (4, (8, 8, 8, 7)), (8, (4, 4, 4, 4, 4, 4, 4, 3)))
+        for schedule in ("1f1b", "zb-h1")
+        for redone in ({}, {"recompute": "full", "recompute_num_layers": 2})
+        for fields in [{"pp": pp, "dp": 64 // pp // 4, "tp": 4, "stage_layers": sizes,
+                        "schedule": schedule, "sequence_parallel": True, **redone}]
+    ]  # fmt: skip
+    plans = Plans.from_rows(rows)
+    seconds = cost.evaluate(plans).iteration_time_s
+    lists = [
+        ShortList(plans.take(np.array([row])), seconds[[row]], share * seconds[row])
+        for row in range(len(rows))
+        for share in (0.5, 0.7, 0.8, 0.85, 0.9, 0.93, 0.96, 0.98, 0.995)
+    ]
+    left_out: list[int] = []
+    are_hopeless = module._are_hopeless
+
+    def counted(*given: Any) -> Any:
+        found = are_hopeless(*given)
+        left_out.append(int(found.sum()))
+        return found
+
+    monkeypatch.setattr(module, "_are_hopeless", counted)
+    few = repartitioned_plans(cost, lists, room(80e9, 1.0))
+    monkeypatch.setattr(module, "_are_hopeless", lambda *given: np.zeros_like(are_hopeless(*given)))
+    every = repartitioned_plans(cost, lists, room(80e9, 1.0))
+    assert few == every
+    assert any(every)
+    assert len(lists) > left_out[0] > 0.5 * sum(not one for one in every)
