@@ -128,12 +128,21 @@ def obstacles(framework: Framework, context: Context) -> tuple[bool, tuple[str, 
     return bool(own), tuple(texts)
 
 
-def _plans(framework: Framework, context: Context) -> Plans:
-    """Plans whose only axis is dp; of samples of many lengths, with cp ranks that share them."""
-    plans, ranks = _choices(code("runtime", framework.runtime)), context.cluster.accelerators
-    if context.training.sample_lengths and ranks % 2 == 0:
-        return plans.with_columns(dp=ranks // 2, cp=2, dynamic_cp=1)
-    return plans.with_columns(dp=ranks)
+def _plans(framework: Framework, context: Context, sizes: Sequence[int] = ()) -> Plans:
+    """Plans whose only axis is dp, on each number of accelerators, else the context's.
+
+    Samples of many lengths are shared by pairs of cp ranks.
+    """
+    sizes = sizes or (context.cluster.accelerators,)
+    plans = _choices(code("runtime", framework.runtime))
+    every, ranks = (
+        plans.take(np.tile(np.arange(len(plans)), len(sizes))),
+        np.repeat(sizes, len(plans)),
+    )
+    if not context.training.sample_lengths:
+        return every.with_columns(dp=ranks)
+    cp = np.where(ranks % 2 == 0, 2, 1)
+    return every.with_columns(dp=ranks // cp, cp=cp, dynamic_cp=cp - 1)
 
 
 @cache
@@ -167,10 +176,7 @@ def _runs_on_each(name: str, context: Context, sizes: Sequence[int]) -> BoolArra
     framework = frameworks.get(name)
     if framework.unsaid(context.model):
         return np.zeros(len(sizes), dtype=np.bool_)
-    plans = _choices(code("runtime", framework.runtime))
-    every = plans.take(np.tile(np.arange(len(plans)), len(sizes)))
-    every = every.with_columns(dp=np.repeat(sizes, len(plans)))
-    legal = _legal(framework, context, every)
+    legal = _legal(framework, context, _plans(framework, context, sizes))
     return np.asarray(legal.reshape(len(sizes), -1).any(axis=1))
 
 
