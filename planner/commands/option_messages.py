@@ -117,8 +117,8 @@ def _hints(problem: Problem, option: str, typed: str) -> Iterator[str]:
         yield f"; planner catalog {_kind(problem, option)} lists all {count}"
     if problem.code == "less_than_equal" and _BINARY.match(typed):
         yield f" ({typed} counts in powers of 1,024)"
-    of_rule = problem.pointer == "/plan"  # which says itself what would do
-    ruled = of_rule or problem.code in ("missing", "inconsistent")
+    # What does not go with other fields has a rule that no fixed value keeps.
+    ruled = problem.pointer == "/plan" or problem.code in ("missing", "inconsistent")
     if option in _EXAMPLES and not (ruled or problem.did_you_mean):
         yield f"; for example {option} {_EXAMPLES[option]}"
 

@@ -39,13 +39,13 @@ def evidence_rows(
 def _record(record: Record, report: PlanReport) -> Iterator[str]:
     """The fastest published run, this plan beside it, and what it has that the run had not."""
     run, ratio = record.run, report.model_flop_per_s_per_accelerator / record.run.model_flop_per_s
-    yield f"{tflop_per_s(run.model_flop_per_s)} TFLOP/s each at most:"
+    yield f"{tflop_per_s(run.model_flop_per_s)} TFLOP/s each:"
     yield f"{run.model} on {run.accelerators}"
     yield f"({run.source} {run.year});"
     if ratio < _BEYOND or not record.differs:
-        yield f"here {ratio:.2f} times that"
+        yield f"here {ratio:.2f}x"
         return
-    yield f"here {ratio:.2f} times that, with"
+    yield f"here {ratio:.2f}x, with"
     differs = list(record.differs[:_MOST_DIFFERENCES])
     if more := len(record.differs) - len(differs):
         differs.append(f"{more} more")

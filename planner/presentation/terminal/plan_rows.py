@@ -102,7 +102,7 @@ def _doubts(band: ErrorBand, selection: Selection | None) -> Iterator[str]:
     if selection is not None and selection.share >= LEAST_SELECTION:
         seconds, error = formats.seconds(selection.expected_time_s), formats.share(selection.share)
         best = f"the fastest of {selection.plans} estimates"
-        yield f"more likely {seconds}: {best} tends to be {error} short"
+        yield f"likely {seconds}: {best} tends to be {error} short"
 
 
 def _memory_rows(memory: Memory) -> Iterator[tuple[str, RenderableType]]:
@@ -122,7 +122,7 @@ def _headroom(memory: Memory) -> RenderableType:
     tight = [Text("tight", "bold yellow")] if free < TIGHT else []
     cached = memory.peak_bytes - memory.needed_bytes
     if tight and cached > TIGHT * memory.capacity_bytes:
-        words.append(f"{formats.gib(cached)} GiB of it is cache that gives way")
+        words.append(f"{formats.gib(cached)} GiB of it cache that gives way")
     risk = Text(f"{formats.chance(memory.chance_of_running_out)} risk of running out")
     return Flow([*(Text(word, "yellow" if tight else "") for word in words), *tight, risk], ", ")
 

@@ -84,6 +84,12 @@ def test_words_of_the_screens_are_options(ask: Any, short: list[str], long: list
     assert plans[0] == plans[1]
 
 
+def test_no_example_where_the_problem_states_a_rule(ask: Any) -> None:
+    said = ask("estimate", *PLANNED, "--tp", "3")[2]
+    assert "--tp: 32 attention heads do not divide over tp 3\n" in said
+    assert "for example" not in said
+
+
 def test_words_of_the_screens_are_fields_that_are_nearest(ask: Any, tmp_path: Path) -> None:
     path = tmp_path / "request.json"
     path.write_text(json.dumps({**SMALL_REQUEST, "plan": {"zero": 3}}))
