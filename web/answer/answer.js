@@ -157,7 +157,7 @@ function Figures({ shown }) {
   const mfu = [shown.mfu / (1 + off[1]), shown.mfu / (1 + off[0])];
   const used = memory.peak_bytes / memory.capacity_bytes;
   const cached = memory.peak_bytes - memory.needed_bytes;
-  const givesWay = used > 0.98 && cached > 0.02 * memory.capacity_bytes ? ` ${bytes(cached, units.value)} of it is cache that gives way,` : "";
+  const givesWay = used > 0.98 && cached > 0.02 * memory.capacity_bytes ? ` ${bytes(cached, units.value)} of it returnable cache,` : "";
   const speedup = baseline && fresh.value ? baseline.report.iteration_time_s / time : null;
   const trained = shown.days !== null && shown.days !== undefined;
   const figure = (label, main, more, title, below) => html`

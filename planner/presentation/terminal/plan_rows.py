@@ -118,11 +118,14 @@ def _headroom(memory: Memory) -> RenderableType:
     if free < 0:
         return Flow([Text(formats.overflow(memory), "bold red")])
     used = f"{formats.gib(memory.peak_bytes)} of {formats.gib(memory.capacity_bytes)} GiB"
-    words = [f"{used} on stage {memory.worst_stage}", f"{formats.share(free)} free"]
-    tight = [Text("tight", "bold yellow")] if free < TIGHT else []
+    left = f"{formats.share(free)} free"
     cached = memory.peak_bytes - memory.needed_bytes
-    if tight and cached > TIGHT * memory.capacity_bytes:
-        words.append(f"{formats.gib(cached)} GiB of it cache that gives way")
+    if free < TIGHT and cached > TIGHT * memory.capacity_bytes:
+        # The allocator fills what there is, and returns it before it fails.
+        free = 1 - memory.needed_bytes / memory.capacity_bytes
+        left = f"{formats.share(free)} free but for {formats.gib(cached)} GiB of returnable cache"
+    words = [f"{used} on stage {memory.worst_stage}", left]
+    tight = [Text("tight", "bold yellow")] if free < TIGHT else []
     risk = Text(f"{formats.chance(memory.chance_of_running_out)} risk of running out")
     return Flow([*(Text(word, "yellow" if tight else "") for word in words), *tight, risk], ", ")
 
