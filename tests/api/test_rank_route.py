@@ -35,7 +35,7 @@ def test_is_the_document_of_the_command_line(
 @pytest.mark.parametrize(
     ("order", "plan", "says"),
     [
-        ("megatrn", {"tp": 2}, "did you mean megatron"),
+        ("megatrn", {"tp": 2}, '"did_you_mean":["megatron",'),
         ("accelerate", {"pp": 2}, "no pp axis"),
         ("megatron", {"tp": 3}, "tp"),
         ("x" * 100, {"tp": 2}, "64"),

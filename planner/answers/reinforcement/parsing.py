@@ -120,7 +120,7 @@ def _of_algorithm(spec: ReinforcementSpec) -> Iterator[Problem]:
     """What the algorithm needs of a step."""
     if spec.algorithm == "grpo" and spec.samples < LEAST_OF_GRPO:
         said = "samples" in spec.model_fields_set
-        rule = f"GRPO compares a prompt's responses: at least {LEAST_OF_GRPO}"
+        rule = f"GRPO compares a prompt's responses: must be at least {LEAST_OF_GRPO}"
         yield Problem(
             pointer=f"/{PART}/samples",
             code="inconsistent" if said else "missing",

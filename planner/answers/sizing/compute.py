@@ -99,8 +99,9 @@ def _rows(
     found = run(partial(rows_of, request), ([clusters[i] for i in own] for own in kinds.values()))
     by_place = dict[int, Row]()
     for places, rows in zip(kinds.values(), found, strict=True):
-        by_place |= zip(places, rows, strict=True)
-        step(len(by_place), len(clusters))
+        for place, row in zip(places, rows, strict=True):
+            by_place[place] = row
+            step(len(by_place), len(clusters))
     return [by_place[place] for place in range(len(clusters))]
 
 

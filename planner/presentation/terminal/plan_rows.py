@@ -123,8 +123,9 @@ def _headroom(memory: Memory) -> RenderableType:
     if free < TIGHT and cached > TIGHT * memory.capacity_bytes:
         # The allocator fills what there is, and returns it before it fails.
         free = 1 - memory.needed_bytes / memory.capacity_bytes
-        left = f"{formats.share(free)} free but for {formats.gib(cached)} GiB of returnable cache"
-    words = [f"{used} on stage {memory.worst_stage}", left]
+        left = f"{formats.share(free)} free but for cache"
+    place = f" on stage {memory.worst_stage}" if len(memory.stages) > 1 else ""
+    words = [f"{used}{place}", left]
     tight = [Text("tight", "bold yellow")] if free < TIGHT else []
     risk = Text(f"{formats.chance(memory.chance_of_running_out)} risk of running out")
     return Flow([*(Text(word, "yellow" if tight else "") for word in words), *tight, risk], ", ")

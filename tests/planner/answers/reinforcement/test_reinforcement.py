@@ -428,7 +428,7 @@ def test_grpo_needs_two_responses(capsys: pytest.CaptureFixture[str]) -> None:
     at = WORDS.index("--samples")
     assert cli.run([*WORDS[:at], "--samples", "1", *WORDS[at + 2 :]]) == 2
     said = capsys.readouterr().err
-    assert "--samples: GRPO compares a prompt's responses: at least 2, got 1" in said
+    assert "--samples: GRPO compares a prompt's responses: must be at least 2, got 1" in said
     assert cli.run([*WORDS[:at], *WORDS[at + 2 :]]) == 2
     assert "is required: GRPO compares a prompt's responses" in capsys.readouterr().err
     one_each = {"prompts": 512, "samples": 1, "algorithm": "ppo"}

@@ -179,7 +179,7 @@ def test_little_room_is_marked() -> None:
     needed = memory.model_copy(update={"needed_bytes": 0.9 * memory.peak_bytes})
     cached = answer.model_copy(update={"best": best.model_copy(update={"memory": needed})})
     text = drawn(lambda console: screens.plan_screen(cached, ASKED, console))
-    assert "10.9 % free but for 5.8 GiB of returnable cache" in " ".join(text.split())
+    assert "10.9 % free but for cache" in " ".join(text.split())
     assert "tight" not in text
     assert "tight" not in shown("plan")
 
