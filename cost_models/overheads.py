@@ -35,8 +35,10 @@ CUBLAS_BYTES = 32.0 * MIB
 # with growing ones (expandable_segments, which torchtitan sets).
 FRAGMENTATION = 0.3
 EXPANDABLE_FRAGMENTATION = 0.05
-# The share that it cannot return either where memory runs short (python -m tools.allocator).
+# The share that it cannot return either where memory runs short, and that where whole layers are
+# computed again, so that little but their input stays (python -m tools.allocator).
 STUCK_FRAGMENTATION = 0.08
+RECOMPUTED_STUCK_FRAGMENTATION = 0.29
 # DeepSpeed's reduce_bucket_size, allgather_bucket_size and its engine's bucket, in elements.
 DEEPSPEED_BUCKET = 5e8
 
@@ -118,9 +120,13 @@ def gap_bytes(transient_bytes: Array, share: Array, few: Array, logits_bytes: Ar
 
 
 @formula("byte", "derived")
-def stuck_bytes(gap_bytes: Array, transient_bytes: Array) -> Array:
-    """Bytes of gaps in segments that are never empty, which the allocator cannot return."""
-    return np.minimum(gap_bytes, STUCK_FRAGMENTATION * transient_bytes)
+def stuck_bytes(gap_bytes: Array, transient_bytes: Array, recomputed: Array) -> Array:
+    """Bytes of gaps in segments that are never empty, which the allocator cannot return.
+
+    recomputed: 1 where whole layers are computed again.
+    """
+    more = RECOMPUTED_STUCK_FRAGMENTATION - STUCK_FRAGMENTATION
+    return np.minimum(gap_bytes, (STUCK_FRAGMENTATION + more * recomputed) * transient_bytes)
 
 
 @formula("byte", "derived")

@@ -223,6 +223,7 @@ class _StepAmounts:
         self.head_saved = at_layer(g.bytes.head_saved)
         self.head_working = at_layer(g.bytes.head_working)
         full = plans.recompute == code("recompute", "full")
+        self.recomputed = np.where(full, 1.0, 0.0)
         uniform = plans.recompute_method == code("recompute_method", "uniform")
         # Layers of one checkpoint: all of them exist again while it runs backward.
         span = np.where(full & uniform, np.maximum(plans.recompute_num_layers, 1), 1)
@@ -349,7 +350,7 @@ class _Slot:
             # Moments short of the fullest: what they need and cannot have where that was.
             others = step - over + table * at(of.apart)
             gaps = overheads.gap_bytes(transient, at(of.share), at(of.few_gaps), logits)
-            stuck = overheads.stuck_bytes(gaps, transient)
+            stuck = overheads.stuck_bytes(gaps, transient, at(of.recomputed))
             spare = overheads.returnable_bytes(stuck, others + gaps - stuck, room)
         return {
             **states,

@@ -8,8 +8,8 @@ a tensor are returned before it fails.  Tensors are those of decoder layers unde
 and sequence parallelism, with Adam's states from the first optimizer step on.
 
 Printed are, as shares of the temporary memory of a step: what is reserved beyond the tensors where
-there is room, and the least with which the steps run.  The mean of the second is
-`cost_models.overheads.STUCK_FRAGMENTATION`.
+there is room, and the least with which the steps run.  The means of the second, without recompute
+and with full recompute, are in `cost_models.overheads`.
 """
 
 from __future__ import annotations
@@ -146,6 +146,8 @@ class Stage:
     tp: int
     pp: int
     stage: int
+    recomputes: bool = False
+    """Every layer keeps its input alone, and is computed again before its backward pass."""
 
     @property
     def first(self) -> bool:
@@ -190,24 +192,32 @@ class Stage:
         b = self._sizes()
         yield f"{run} input", b["shard"]
         for k in range(self.layers):
-            kept = f"{run} {k}"
-            yield f"{kept} norm", b["shard"]
-            yield from self._gathered(("qkv", b["qkv"]))
-            for name, size in (("query", "query"), ("key", "key"), ("value", "key")):
-                yield f"{kept} {name}", b[size]
-            yield "qkv", 0
-            yield f"{kept} context", b["query"]
-            yield f"{kept} lse", b["lse"]
-            yield from self._scattered((f"{kept} residual", b["shard"]))
-            yield f"{kept} norm 2", b["shard"]
-            yield from self._gathered((f"{kept} gates", b["gates"]))
-            yield f"{kept} act", b["act"]
-            yield from self._scattered((f"{kept} output", b["shard"]))
+            inside = list(self._inside(f"{run} {k}"))
+            yield from inside
+            yield from self._scattered((f"{run} {k} output", b["shard"]))
+            if self.recomputes:
+                kept = dict.fromkeys(name for name, _ in inside if name.startswith(f"{run} {k} "))
+                yield from ((name, 0) for name in kept)
         if self.last:
             yield f"{run} last norm", b["shard"]
             yield from self._gathered(("half logits", b["logits"]))
             yield f"{run} logits", 2 * b["logits"]
             yield "half logits", 0
+
+    def _inside(self, kept: str) -> Iterator[Event]:
+        """A layer up to its last product."""
+        b = self._sizes()
+        yield f"{kept} norm", b["shard"]
+        yield from self._gathered(("qkv", b["qkv"]))
+        for name, size in (("query", "query"), ("key", "key"), ("value", "key")):
+            yield f"{kept} {name}", b[size]
+        yield "qkv", 0
+        yield f"{kept} context", b["query"]
+        yield f"{kept} lse", b["lse"]
+        yield from self._scattered((f"{kept} residual", b["shard"]))
+        yield f"{kept} norm 2", b["shard"]
+        yield from self._gathered((f"{kept} gates", b["gates"]))
+        yield f"{kept} act", b["act"]
 
     def backward(self, run: int) -> Iterator[Event]:
         """Of one micro-batch, which frees what its forward pass kept."""
@@ -223,6 +233,8 @@ class Stage:
             yield "whole", 0
         for k in reversed(range(self.layers)):
             kept = f"{run} {k}"
+            if self.recomputes:
+                yield from self._inside(kept)
             yield f"{kept} output", 0
             yield "whole gradient", b["whole"]
             yield "act gradient", b["act"]
@@ -336,17 +348,22 @@ def shares(stage: Stage, micro_batches: int) -> tuple[float, float] | None:
 
 def main() -> None:
     """Print the shares of every stage that differs from its neighbours, and their means."""
-    found = []
-    for name, (hidden, ffn, queries, keys, vocab, layers) in WIDTHS.items():
-        for tokens, tp, pp, micro_batches in PLANS:
-            for stage in sorted({0, pp // 2, pp - 1}):
-                own = Stage(hidden, ffn, queries, keys, vocab, layers // pp, tokens, tp, pp, stage)
-                if (both := shares(own, micro_batches)) is not None:
-                    found.append(both)
-                    where = f"{name:5} {tokens:6,} tokens  tp {tp}  pp {pp}  stage {stage}"
-                    print(f"{where}  reserved {both[0]:6.1%}  needed {both[1]:6.1%}")
-    reserved, needed = (statistics.mean(column) for column in zip(*found, strict=True))
-    print(f"mean of {len(found)}: reserved {reserved:.1%}, needed {needed:.1%}")
+    for recomputes in (False, True):
+        found = []
+        for name, (hidden, ffn, queries, keys, vocab, layers) in WIDTHS.items():
+            for tokens, tp, pp, micro_batches in PLANS:
+                for stage in sorted({0, pp // 2, pp - 1}):
+                    own = Stage(
+                        hidden, ffn, queries, keys, vocab, layers // pp, tokens, tp, pp, stage,
+                        recomputes,
+                    )  # fmt: skip
+                    if (both := shares(own, micro_batches)) is not None:
+                        found.append(both)
+                        where = f"{name:5} {tokens:6,} tokens  tp {tp}  pp {pp}  stage {stage}"
+                        print(f"{where}  reserved {both[0]:6.1%}  needed {both[1]:6.1%}")
+        reserved, needed = (statistics.mean(column) for column in zip(*found, strict=True))
+        kind = "full recompute" if recomputes else "no recompute"
+        print(f"{kind}, mean of {len(found)}: reserved {reserved:.1%}, needed {needed:.1%}")
 
 
 if __name__ == "__main__":

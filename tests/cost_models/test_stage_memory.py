@@ -237,14 +237,15 @@ def test_deepspeed_steps_in_22_bytes_per_parameter() -> None:
 
 def test_empty_segments_give_way_and_stuck_gaps_do_not() -> None:
     gaps = gap_bytes(10.0, 0.3, 0.0, 0.0)
-    stuck = float(stuck_bytes(gaps, 10.0))
+    stuck = float(stuck_bytes(gaps, 10.0, 0.0))
     assert (gaps, stuck) == (3.0, pytest.approx(0.8))
     others = 5.0 + gaps - stuck
     plenty, little, none = (
         stuck + float(returnable_bytes(stuck, others, room)) for room in (99.0, 4.0, 0.0)
     )
     assert (plenty, little, none) == (8.0, 4.0, stuck)
-    assert stuck_bytes(0.5, 10.0) == 0.5  # growing segments leave less
+    assert stuck_bytes(gaps, 10.0, 1.0) == pytest.approx(2.9)  # full recompute
+    assert stuck_bytes(0.5, 10.0, 0.0) == 0.5  # growing segments leave less
     assert [gap_bytes(10.0 * GIB, 0.3, 1.0, logits) for logits in (0.0, GIB, 9.0 * GIB)] == [
         GIB, 2.0 * GIB, 3.0 * GIB,
     ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models.overheads import STUCK_FRAGMENTATION
+from cost_models.overheads import RECOMPUTED_STUCK_FRAGMENTATION, STUCK_FRAGMENTATION
 from tools.allocator import MIB, OutOfMemory, Stage, least_bytes, replay, shares
 
 
@@ -26,8 +26,9 @@ def test_only_empty_segments_are_returned() -> None:
     assert least_bytes(stuck, replay(stuck)) == pytest.approx(90 * MIB, rel=0.02)
 
 
-def test_a_step_frees_all_but_its_states() -> None:
-    stage = Stage(2048, 8192, 2048, 512, 32000, 4, 2048, tp=2, pp=2, stage=1)
+@pytest.mark.parametrize("recomputes", [False, True])
+def test_a_step_frees_all_but_its_states(recomputes: bool) -> None:
+    stage = Stage(2048, 8192, 2048, 512, 32000, 4, 2048, 2, 2, 1, recomputes)
     alive: set[str] = set()
     for name, size in stage.steps(4):
         assert (name in alive) == (size == 0)
@@ -35,10 +36,14 @@ def test_a_step_frees_all_but_its_states() -> None:
     assert alive == {name for name, _ in (*stage.states(), *stage.moments())}
 
 
-def test_the_constant_is_what_steps_of_pipelines_need() -> None:
+@pytest.mark.parametrize(
+    ("recomputes", "share"),
+    [(False, STUCK_FRAGMENTATION), (True, RECOMPUTED_STUCK_FRAGMENTATION)],
+)
+def test_the_constants_are_what_steps_of_pipelines_need(recomputes: bool, share: float) -> None:
     found = [
-        shares(Stage(4096, 14336, 4096, 1024, 128256, 4, 8192, tp=4, pp=4, stage=k), 8)
+        shares(Stage(4096, 14336, 4096, 1024, 128256, 4, 8192, 4, 4, k, recomputes), 8)
         for k in range(4)
     ]
     needed = [each[1] for each in found if each is not None]
-    assert min(needed) / 2 < STUCK_FRAGMENTATION < 2 * max(needed)
+    assert min(needed) / 2 < share < 2 * max(needed)

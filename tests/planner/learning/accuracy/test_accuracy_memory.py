@@ -9,11 +9,10 @@ from tests.planner.learning.accuracy.published import predictions
 
 pytestmark = pytest.mark.slow  # the memory of every published run
 
-# Not explained yet: two BLOOM plans that ran out of memory where larger ones of the table ran, and
-# one that is told to need 98.5 % of it (a risk of 37 %, so that it is not offered); the largest
-# ZeRO-3 plan of SC'21, whose recomputed layer leaves gaps of its size, and a 340B whose recipe
-# recomputes nothing; the others do not say what they recompute (low confidence).
-UNEXPLAINED_OOM = {"bloom_prequel-060", "bloom_prequel-096", "bloom_prequel-110"}
+# Not explained yet: two BLOOM plans that ran out of memory where larger ones of the table ran,
+# the largest ZeRO-3 plan of SC'21, whose recomputed layer leaves gaps of its size, and a 340B
+# whose recipe recomputes nothing; the others do not say what they recompute (low confidence).
+UNEXPLAINED_OOM = {"bloom_prequel-096", "bloom_prequel-110"}
 UNEXPLAINED_RUN = {"sc21_t2-004", "nemo2407-010", "nemo2407-015", "automodel-001"}
 
 
