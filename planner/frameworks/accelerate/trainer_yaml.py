@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cost_models.catalog.models import hub_name
 from cost_models.plans import ParallelPlan, code
-from cost_models.spec import TrainingSpec
+from cost_models.spec import ModelSpec, TrainingSpec
 from planner.constraints import Context, Rule
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
@@ -21,6 +22,7 @@ from planner.frameworks.base import Bundle, Field, Framework, cannot, rule, says
 from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.read_results import Reading, Unreadable
 from planner.frameworks.rules import PLACEHOLDER, accumulated
+from planner.frameworks.unwritten_facts import Missing
 from planner.frameworks.yaml_files import Row
 
 ACCUMULATION = "gradient_accumulation_steps"
@@ -72,7 +74,7 @@ class FineTuningProgram:
         return self.launch.bundle(
             request,
             plan,
-            accelerate.missing(c.model),
+            _missing(c.model),
             flags=(*told, *keys),
             notes=(NEEDS,),
             files={**written, "config.json": config},
@@ -142,6 +144,12 @@ class FineTuningProgram:
         """Whether its YAML is among the files."""
         found = trainers.trainer_of(files)
         return found is not None and found[0].title == self.title
+
+
+def _missing(model: ModelSpec) -> Missing:
+    """The facts that are left out: one that is loaded by its name on the hub has what it states."""
+    missing = accelerate.missing(model)
+    return missing._replace(lost=()) if hub_name(model) else missing
 
 
 def shared(c: Context, plan: ParallelPlan, keys: Keys) -> Iterator[Row]:
