@@ -8,7 +8,6 @@ import pytest
 
 from cost_models.catalog.hardware import parse_shorthand
 from cost_models.catalog.models import model as preset
-from cost_models.estimate import CostModel, Estimates
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import TrainingSpec
 from planner import frameworks
@@ -23,6 +22,7 @@ from planner.frameworks.supported import runners
 from planner.search.exhaustive import search
 from planner.search.several_spaces import best_of_each
 from planner.search.simplicity import MOST_FULL, MOST_SLOWER, kinds
+from tests.fixtures.evaluations import counted
 
 
 def asked(
@@ -125,14 +125,7 @@ def test_frameworks_searched_together_find_what_each_finds_alone(model: str) -> 
 
 def test_all_frameworks_are_priced_in_a_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several sizes too: not once per framework."""
-    calls: list[int] = []
-    evaluate = CostModel.evaluate
-
-    def counted(model: CostModel, plans: Plans, all_stages: bool = False) -> Estimates:
-        calls.append(len(plans))
-        return evaluate(model, plans, all_stages)
-
-    monkeypatch.setattr(CostModel, "evaluate", counted)
+    calls = counted(monkeypatch)
     for cluster in ("2x8xh100-sxm", "64x8xh100-sxm"):
         calls.clear()
         request = asked(cluster=cluster)

@@ -9,7 +9,6 @@ import pytest
 
 from cost_models.catalog.hardware import cluster_of, node_group, parse_shorthand
 from cost_models.catalog.models import model as preset
-from cost_models.estimate import CostModel, Estimates
 from cost_models.plans import Plans
 from cost_models.spec import ClusterSpec, NodeGroup, TrainingSpec
 from planner import frameworks
@@ -28,6 +27,7 @@ from planner.frameworks.maxtext.mesh import on_tpus
 from planner.inputs.requests.parser import parse_request
 from planner.search import space as space_module
 from planner.search.exhaustive import fits
+from tests.fixtures.evaluations import counted
 
 
 def asked(model: str, training: dict[str, object], search: dict[str, object]) -> PlanRequest:
@@ -88,14 +88,7 @@ def test_where_the_spaces_are_too_large_together_each_is_searched_alone(
 
 def test_all_sizes_are_priced_in_a_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not once per size and framework, and few of the plans that are drawn."""
-    calls: list[int] = []
-    evaluate = CostModel.evaluate
-
-    def counted(model: CostModel, plans: Plans, all_stages: bool = False) -> Estimates:
-        calls.append(len(plans))
-        return evaluate(model, plans, all_stages)
-
-    monkeypatch.setattr(CostModel, "evaluate", counted)
+    calls = counted(monkeypatch)
     request = asked("llama-3.1-8b", {}, SPACE)
     found = fastest_on_each(request, of_nodes("h100-sxm", (1, 2, 4, 8, 16, 32, 64, 128)))
     assert all(one.outcome.best for one in found)
