@@ -45,6 +45,9 @@ WHOLE_TENSOR_RECIPES = ("tensorwise", "delayed")
 SCAN_FRACTION = 0.3
 # States again, then their gradients backward in time, then those of the inputs: three sweeps.
 SCAN_BACKWARD = 3.0
+# Half-precision elements in the 16 bytes that a row has to begin at for kernels of the newest
+# tensor cores, and how much longer others take (130.6 against 37.0 us on H100).
+ALIGNED_ELEMENTS, UNALIGNED_SLOWDOWN = 8.0, 3.5
 HALF_BYTES = 2.0
 # Bytes of one operand: NVFP4 has a one-byte scale for each 16 values (Transformer Engine).
 NARROW_BYTES = {"fp8": 1.0, "fp4": 0.5625}
@@ -91,11 +94,6 @@ class Machine:
         peak = self.accelerator.peak_flop_per_s(self.wide) or self.accelerator.peak_fp16_flop_per_s
         assert peak is not None
         return peak
-
-
-# Half-precision elements in the 16 bytes that a row has to begin at for kernels of the newest
-# tensor cores, and how much longer others take (130.6 against 37.0 us on H100).
-ALIGNED_ELEMENTS, UNALIGNED_SLOWDOWN = 8.0, 3.5
 
 
 @formula("s", "roofline", "aiconfigurator", "tensor-cores", "kestrel")

@@ -227,6 +227,7 @@ def test_every_key_takes_effect_and_a_wrong_one_is_refused(
     place = line.index("--config_file") + 1
     lines = [[*line[:place], path, *line[place + 1 :]] for path in changed.values()]
     (plain, *answers), _, _ = ask_accelerate([line, *lines])
+    assert isinstance(plain, dict), plain
     for name, answer in zip(changed, answers, strict=True):
         assert answer != plain, name
     assert "unknown keys (['reshard_after_forward'])" in answers[-1]
