@@ -123,7 +123,7 @@ def gap_bytes(transient_bytes: Array, share: Array, few: Array, logits_bytes: Ar
 def stuck_bytes(gap_bytes: Array, transient_bytes: Array, recomputed: Array) -> Array:
     """Bytes of gaps in segments that are never empty, which the allocator cannot return.
 
-    recomputed: 1 where whole layers are computed again.
+    recomputed: the share of a stage's layers that are computed again.
     """
     more = RECOMPUTED_STUCK_FRAGMENTATION - STUCK_FRAGMENTATION
     return np.minimum(gap_bytes, (STUCK_FRAGMENTATION + more * recomputed) * transient_bytes)

@@ -223,7 +223,6 @@ class _StepAmounts:
         self.head_saved = at_layer(g.bytes.head_saved)
         self.head_working = at_layer(g.bytes.head_working)
         full = plans.recompute == code("recompute", "full")
-        self.recomputed = np.where(full, 1.0, 0.0)
         uniform = plans.recompute_method == code("recompute_method", "uniform")
         # Layers of one checkpoint: all of them exist again while it runs backward.
         span = np.where(full & uniform, np.maximum(plans.recompute_num_layers, 1), 1)
@@ -276,14 +275,18 @@ class _Slot:
         self._saved: Array = 0.0
         self._inside: Array = 0.0
         kept: Array = 0.0
+        held: Array = 0.0
+        again: Array = 0.0
         for k, each in enumerate(step.saved):
             layers = at_stage(table.layers[k][slot])
             redone = at_stage(table.recomputed[k][slot])
             inputs = at_stage(table.inputs[k][slot])
+            held, again = held + layers, again + redone
             self._saved = self._saved + (layers - redone) * each + inputs * step.layer_input
             inside = np.where(redone > 0, step.again[k], 0.0) + step.inside[k]
             self._inside = np.maximum(self._inside, np.where(layers > 0, inside, 0.0))
             kept = np.maximum(kept, np.where(layers > redone, each, step.layer_input))
+        self._recomputed = again / np.maximum(held, 1.0)
         self._offloaded: Array | None = None
         if np.any(step.offloads):
             self._offloaded = g.offloaded_share(slot)
@@ -350,7 +353,7 @@ class _Slot:
             # Moments short of the fullest: what they need and cannot have where that was.
             others = step - over + table * at(of.apart)
             gaps = overheads.gap_bytes(transient, at(of.share), at(of.few_gaps), logits)
-            stuck = overheads.stuck_bytes(gaps, transient, at(of.recomputed))
+            stuck = overheads.stuck_bytes(gaps, transient, at(self._recomputed))
             spare = overheads.returnable_bytes(stuck, others + gaps - stuck, room)
         return {
             **states,
