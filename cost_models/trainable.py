@@ -24,7 +24,7 @@ from cost_models.adapters import adapted
 from cost_models.arrays import max_of
 from cost_models.blocks.autocast import NARROWED_BYTES, WIDENED_BYTES
 from cost_models.blocks.base import Block, End, Mixer
-from cost_models.blocks.head import Head
+from cost_models.blocks.head import HEAD_SUMS, Head
 from cost_models.blocks.norm import FP32_BYTES, MASK_BYTES, Norm
 from cost_models.blocks.records import (
     Collective,
@@ -206,6 +206,8 @@ class TrainableModel:
                     changed += self._saved(record, frozen, d, trained, kept)
                 case MemoryBoundKernel(name="embedding") if not trained:
                     changed.append(replace(record, backward_bytes=0.0))
+                case MemoryBoundKernel() if record.name == HEAD_SUMS and not trained:
+                    pass
                 case Working() if unpacked:
                     size = d.activation_bytes * packed
                     widest = max_of(g.k * g.n * size for g in frozen.values())
@@ -237,6 +239,8 @@ class TrainableModel:
         if adapted and not self.training.lora_dropout:
             gemm = adapted[0]
             kept = np.maximum(kept, 1.0 - d.runtime.casts_adapters * d.eager)
+            if tensor.name == "activation output":
+                kept = kept * (1.0 - d.runtime.fuses_adapters)
         if np.any(kept) and gemm.name not in KEPT_INPUTS:
             yield replace(
                 tensor,
@@ -313,11 +317,14 @@ class TrainableModel:
         # before the tokens are scattered.
         scattered = (1.0 - own) * row * (1.0 - d.sharded_tokens / d.tokens)
         summed = tokens * outputs * (1.0 - scattered)
-        scaling = 4.0 * (1.0 - d.compiled) * summed
-        yield memory_bound("sum", 6.0 * summed + scaling, scaling)
+        fused = d.runtime.fuses_adapters * (self.training.lora_dropout == 0)
+        scaling = 4.0 * (1.0 - d.compiled) * (1.0 - fused) * summed
+        # A product that adds to what is there reads it once more.
+        yield memory_bound("sum", (6.0 - 4.0 * fused) * summed + scaling, scaling)
         joined = d.runtime.joins_adapters * (gemm.name == "qkv")
         apart = count + (1.0 - count) * joined
-        yield memory_bound("input gradient", 0.0, 6.0 * apart * tokens * inputs)
+        added = (6.0 - 4.0 * fused) * apart * tokens * inputs
+        yield memory_bound("input gradient", 0.0, added)
         yield saved("rank", count * tokens * rank, d.activation_bytes)
         padded = d.runtime.pads_adapters * (gemm.name == "qkv" and sum(shares) < 1.0)
         yield saved("outputs", tokens * outputs * padded, d.activation_bytes)

@@ -240,11 +240,13 @@ def position_and_norm(
     """RoPE and QK norm over `rotated` elements of queries and keys."""
     if rope and model.position == "rope":
         # Eager torch casts to fp32, takes the complex product and casts back: 5x the fused bytes.
-        moved = 4.0 * rotated * (1.0 + 4.0 * d.eager)
+        moved = 4.0 * rotated * (1.0 + 4.0 * d.eager_layers)
         yield MemoryBoundKernel("rope", moved, moved, module, kind="" if module else "rope")
     if norm:
         yield MemoryBoundKernel(
-            "qk norm", (4.0 + 32.0 * d.eager) * rotated, (6.0 + 66.0 * d.eager) * rotated
+            "qk norm",
+            (4.0 + 32.0 * d.eager_layers) * rotated,
+            (6.0 + 66.0 * d.eager_layers) * rotated,
         )
 
 

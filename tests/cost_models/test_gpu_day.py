@@ -15,7 +15,6 @@ from tools.gpu_day.compare import Compared, compared
 OTHER_MEMORY = {
     "qlora-8b": "prepare_model_for_kbit_training widens norms, word table and head to fp32",
     "qlora-8b-small": "TRL stores the adapters of QLoRA in half precision",
-    "full-1b-liger": "Liger's norms and activation save less",
     "full-4b-8bit": "the grid of bitsandbytes' blocks",
     "lora-1b-packed": "packed samples are read with a mask, chunks do not hold every token",
     "lora-8b-long": "the gradients of seven adapters of the layer that runs backward",

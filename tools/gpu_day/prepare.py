@@ -41,12 +41,12 @@ def document(run: dict[str, Any], cluster: str) -> dict[str, Any]:
     training["global_batch_size"] = request["batch"]
     if "lora_rank" in request:
         training |= {"lora_targets": NAMES, "lora_dropout": DROPOUT}
-    chunked = run["program"] == "trl" or run["trainer"].get("use_liger_kernel", False)
+    own = "chunked" if run["program"] == "trl" else "unfused"
     plan = {name: request[name] for name in PLAN if name in request} | {
         "micro_batch_size": request["batch"],
         "runtime": runtime_of(run["trainer"]["optim"]),
         "zero_stage": 0,
-        "cross_entropy": "chunked" if chunked else "unfused",
+        "cross_entropy": "liger" if run["trainer"].get("use_liger_kernel") else own,
     }
     if request["recompute"] == "full":
         plan["recompute_num_layers"] = named_model(request["model"]).num_layers

@@ -149,7 +149,9 @@ def _loss(run: Run, fixed: dict[str, Any]) -> dict[str, Any]:
     if run.known("cross_entropy"):
         said = run["cross_entropy"].lower()
         able = RUNTIMES[fixed["runtime"]].autograd_loss > 0
-        chunked = able and re.search("chunk|linear|liger|cut", said)
+        if able and "liger" in said:
+            return {"cross_entropy": "liger"}
+        chunked = able and re.search("chunk|linear|cut", said)
         return {"cross_entropy": "chunked" if chunked else "fused"}
     if fixed["runtime"].startswith("megatron") and "ce fusion" in run.notes.lower():
         return {"cross_entropy": "in_place"}

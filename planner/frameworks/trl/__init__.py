@@ -8,7 +8,7 @@ from cost_models.plans import ParallelPlan, code
 from planner.constraints import Context
 from planner.frameworks.accelerate import trainer_yaml
 from planner.frameworks.accelerate.settings import ATTENTION
-from planner.frameworks.base import cannot, says, unsupported
+from planner.frameworks.base import says, unsupported
 from planner.frameworks.yaml_files import Row
 
 VERSIONS = "1.10 (main of July 2026, f2cd577) to 1.16, transformers 5, accelerate 1.15"
@@ -52,6 +52,8 @@ def _data(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     if pairs:
         yield "loss_type", ["sigmoid"], "DPO's own"
         return
+    if plan.cross_entropy == "liger":
+        yield "use_liger_kernel", True, trainer_yaml.LIGER
     yield "packing", True, "samples are packed into full sequences"
     if plan.attention_kernel != "flash2":
         # The usual strategy makes one sequence of a batch, which other kernels read with a mask:
@@ -75,15 +77,16 @@ PROGRAM = trainer_yaml.FineTuningProgram(
 FRAMEWORK = PROGRAM.framework(
     "gradient_checkpointing",
     says("attn_implementation", only=tuple(ATTENTION)),
-    cannot(
-        "chunked: the next token, in chunks with the output layer; unfused: dpo",
-        "chunked",
-        "unfused",
+    says(
+        "use_liger_kernel",
+        note="liger; else chunked: its own loss on the next token; unfused: dpo",
+        only=("chunked", "liger", "unfused"),
     ),
     unsupported(
         lambda c, p: (
-            (c.training.loss == "dpo") | (p.cross_entropy == code("cross_entropy", "chunked"))
+            (c.training.loss == "dpo") | (p.cross_entropy != code("cross_entropy", "unfused"))
         ),
-        "its loss on the next token runs in chunks with the output layer: cross_entropy chunked",
+        "its loss on the next token runs in chunks with the output layer: cross_entropy chunked or "
+        "liger",
     ),
 )

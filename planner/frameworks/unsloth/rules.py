@@ -13,7 +13,6 @@ from planner.frameworks import rules
 from planner.frameworks.accelerate.rules import (
     EACH_LAYER,
     HALF_PRECISION,
-    LISTS_OF_ADAM,
     OFFLOADED_CHECKPOINTS,
     kept,
     lacks,
@@ -56,7 +55,6 @@ RULES: tuple[Rule, ...] = (
     rules.optimizers(
         *OPTIMIZERS, others="torch's Muon needs a second optimizer for norms and embeddings"
     ),
-    LISTS_OF_ADAM,
     EACH_LAYER,
     OFFLOADED_CHECKPOINTS,
     rule(

@@ -15,7 +15,7 @@ from planner.answers.lint.lint import read as lint_read
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.read_results import Reading, Unreadable
 from planner.frameworks.sources import launch_at
-from planner.frameworks.unsloth.rules import LISTS_OF_ADAM, OFFLOADED_CHECKPOINTS, RULES, TYPES
+from planner.frameworks.unsloth.rules import OFFLOADED_CHECKPOINTS, RULES, TYPES
 from planner.inputs.requests.parser import parse_cluster, parse_request
 from tests.fixtures.frameworks import accelerate, legal_cases
 from tests.fixtures.frameworks.llama_factory import LORA, Case
@@ -228,15 +228,12 @@ def test_refusals() -> None:
         "copies reduce gradients in their own type, fp32": half,
         "of a whole model in bf16, all in bf16": mixed,
         "Unsloth's own layers are of llama": tuned(accelerate.CASES["qwen3-moe"], **LORA),
-        "only AdamW steps over lists": changed_training(
-            changed(card, runtime="transformers-foreach"), optimizer="adam_8bit"
-        ),
         "without shards": changed(copies, zero_stage=3),
         "in chunks with the output layer": changed(card, cross_entropy="unfused"),
     }
     for text, case in refused.items():
         assert any(text in reason.text for reason in UNSLOTH.reasons(*case)), text
-    own = {OFFLOADED_CHECKPOINTS, TYPES, LISTS_OF_ADAM, RULES[5], RULES[-1]}
+    own = {OFFLOADED_CHECKPOINTS, TYPES, RULES[4], RULES[-1]}
     assert not own & unreached(UNSLOTH, list(refused.values()))
 
 
