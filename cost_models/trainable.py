@@ -22,7 +22,7 @@ import numpy as np
 
 from cost_models.adapters import adapted
 from cost_models.arrays import max_of
-from cost_models.blocks.autocast import NARROWED_BYTES, WIDENED_BYTES
+from cost_models.blocks.autocast import CAST_BYTES
 from cost_models.blocks.base import Block, End, Mixer
 from cost_models.blocks.head import HEAD_SUMS, Head
 from cost_models.blocks.norm import FP32_BYTES, MASK_BYTES, Norm
@@ -238,7 +238,7 @@ class TrainableModel:
         adapted = [one for one in readers if one.name in self._adapted]
         if adapted and not self.training.lora_dropout:
             gemm = adapted[0]
-            kept = np.maximum(kept, 1.0 - d.runtime.casts_adapters * d.eager)
+            kept = np.maximum(kept, 1.0 - self._casts(d))
             if tensor.name == "activation output":
                 kept = kept * (1.0 - d.runtime.fuses_adapters)
         if np.any(kept) and gemm.name not in KEPT_INPUTS:
@@ -248,6 +248,11 @@ class TrainableModel:
                 element_bytes=d.activation_bytes,
                 active=tensor.active * kept,
             )
+
+    def _casts(self, d: Dims) -> Array:
+        """1 where adapters are wider than what they read."""
+        wide = self.training.master_weights_dtype == "fp32"
+        return d.runtime.casts_adapters * d.eager * wide
 
     def _held(self, gemm: Gemm, d: Dims, packed: Array) -> Iterator[SavedTensor]:
         """The input of a product of the last micro-batch (bitsandbytes' MatMul4Bit, ctx.tensors).
@@ -346,22 +351,26 @@ class TrainableModel:
 
         An input is widened and narrowed again, and so is the gradient on its way back.
         """
-        size, casts = count * gemm.m * gemm.groups * gemm.k, d.runtime.casts_adapters * d.eager
+        size, casts = count * gemm.m * gemm.groups * gemm.k, self._casts(d)
         drops = float(self.training.lora_dropout > 0)
         element = d.activation_bytes + (FP32_BYTES - d.activation_bytes) * casts
         dropout = drops * (2.0 * element + MASK_BYTES)
         copies = np.maximum(casts, drops)
+        yield HostOperations(count * d.runtime.casts_adapters * d.eager * ADAPTER_OPERATIONS)
         if not np.any(copies):
             return
-        moved = (dropout + casts * (NARROWED_BYTES + WIDENED_BYTES)) * size
-        yield MemoryBoundKernel(f"{name} input", moved, moved, gemm.module, gemm.active * copies)
+        cast = casts * CAST_BYTES * size
+        moved = dropout * size + 2.0 * cast
+        yield MemoryBoundKernel(
+            f"{name} input", moved, moved, gemm.module, gemm.active * copies,
+            widened_bytes=(cast, cast),
+        )  # fmt: skip
         again = (gemm.module,) if gemm.module else ()
         for what, kept, each in (
             ("input", size * copies, d.activation_bytes),
             ("dropout mask", size * drops, MASK_BYTES),
         ):
             yield SavedTensor(f"{name} {what}", kept, each, again, gemm.active)
-        yield HostOperations(count * casts * ADAPTER_OPERATIONS)
 
 
 @formula("1", "lora")

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from cost_models.spec import ModelSpec
 
 
-# TRL's and torchtune's are some hundreds of tokens.
-CHUNK_TOKENS = 512.0
-# torchtune's CEWithChunkedOutputLoss, num_output_chunks.
+# trl/trainer/sft_trainer.py, _CHUNKED_LM_HEAD_CHUNK_SIZE.
+CHUNK_TOKENS = 256.0
+# torchtune's losses in chunks, num_output_chunks.
 KEPT_CHUNKS = 8.0
 # What a loss that makes gradients chunk by chunk does to the head's; not to a frozen one.
 HEAD_SUMS = "head gradient sums"
@@ -147,7 +147,8 @@ class Head(End):
         kept = d.chunked_loss * r.keeps_chunk_logits
         apart = 1.0 - d.compiled
         if np.any(kept):
-            yield SavedTensor("chunks", logits, width + FP32_BYTES * apart, (), kept, 1.0)
+            halves = width * np.maximum(r.keeps_half_chunk_logits, d.compiled)
+            yield SavedTensor("chunks", logits, halves + FP32_BYTES * apart, (), kept, 1.0)
         copies = 2.0 * FP32_BYTES + width * (d.tp > 1)
         extra = copies * r.autograd_loss * (1.0 - d.fused_loss)
         half_kept = width * (1.0 - in_place) * (1.0 - r.drops_half_logits)
@@ -161,9 +162,19 @@ class Head(End):
         chunk = chunk + logits / KEPT_CHUNKS * (width + 2.0 * FP32_BYTES * apart) * kept
         again = others * (1.0 - r.keeps_gathered_input)
         inputs = (d.tokens + d.sharded_tokens + again) * hidden * width
-        # Its weight gradient is added to those of the chunks before.
-        chunk = chunk + 2.0 * logits / d.tokens * hidden * width * kept
+        chunk = chunk + self._gradients_of_chunks(model, d)
         yield Working(inputs + logits * whole * (half_kept + extra) + chunk)
+
+    def _gradients_of_chunks(self, model: ModelSpec, d: Dims) -> Array:
+        """Bytes of the head's gradients in the backward pass of a loss in chunks.
+
+        That of a chunk is added to the sum of those before; where chunks are computed again their
+        cast of the weights, which is counted with all others, is gone by then, and makes room.
+        """
+        alive = (1.0 + d.runtime.keeps_chunk_logits) * (1.0 - d.differentiated_loss)
+        vocab = padded_vocab_size(float(model.vocab_size), d.tp, self.divisible_by) / d.tp
+        weights = vocab * model.hidden_size * d.activation_bytes
+        return d.chunked_loss * alive * weights
 
     def _gradients_in_loss(self, model: ModelSpec, d: Dims) -> Array:
         """Bytes of the head's gradient where the loss makes it, and of what is added to it.
@@ -187,9 +198,9 @@ class Head(End):
         """
         r, width = d.runtime, d.activation_bytes
         vocab = padded_vocab_size(float(model.vocab_size), d.tp, self.divisible_by) / d.tp
-        weights = 2.0 * vocab * model.hidden_size * width
         share = np.minimum(HEAD_CHUNK / d.seq_length, 1.0)
         each = np.maximum(FP32_BYTES - share * (2.0 * FP32_BYTES + width), 0.0)
         by_chunk = r.chunks_head * (1.0 - d.fused_loss) * each * d.tokens * vocab
-        spared: Array = by_chunk + d.chunked_loss * r.keeps_chunk_logits * weights
-        return spared + self._gradients_in_loss(model, d)
+        gradients = self._gradients_of_chunks(model, d) + self._gradients_in_loss(model, d)
+        spared: Array = by_chunk + gradients
+        return spared

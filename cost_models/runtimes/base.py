@@ -126,8 +126,10 @@ class Traits:
     drops_half_logits: Array = 0.0
     """Half-precision logits are gone when the backward pass begins."""
     keeps_chunk_logits: Array = 0.0
-    """A loss in chunks has one of eight at a time: it keeps the half-precision logits of all, and
-    unless it is compiled their fp32 logarithms."""
+    """A loss in chunks has one of eight at a time and computes none again: it keeps the fp32
+    logarithms of all, or if it is compiled their half-precision logits."""
+    keeps_half_chunk_logits: Array = 0.0
+    """It keeps the half-precision logits in either case."""
     differentiates_in_loss: Array = 0.0
     """A loss in chunks makes the gradients of its input and of the head as it goes, as Liger's."""
     chunks_head: Array = 0.0

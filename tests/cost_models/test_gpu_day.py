@@ -14,7 +14,7 @@ from tools.gpu_day.compare import Compared, compared
 # Runs whose estimate lacks something, which docs/not-modelled.md says.
 OTHER_MEMORY = {
     "qlora-8b": "prepare_model_for_kbit_training widens norms, word table and head to fp32",
-    "qlora-8b-small": "TRL stores the adapters of QLoRA in half precision",
+    "qlora-8b-small": "two percent less than estimated, of something not known",
     "full-4b-8bit": "the grid of bitsandbytes' blocks",
     "lora-1b-packed": "packed samples are read with a mask, chunks do not hold every token",
     "lora-8b-long": "the gradients of seven adapters of the layer that runs backward",

@@ -427,17 +427,22 @@ CASES: dict[str, Case] = {
         },
     ),
     "keeps_chunk_logits": Case(
-        # Half-precision logits, and their logarithms in fp32.
+        # Their logarithms in fp32.
         named("chunks", "kept", end="head", cross_entropy="chunked"),
-        {"torchtune-2024": (2 + 4) * S * V, "eager": 0},
+        {"eager": 4 * S * V, "transformers": 0},
+    ),
+    "keeps_half_chunk_logits": Case(
+        named("chunks", "kept", end="head", cross_entropy="chunked"),
+        {"torchtune-2024": (2 + 4) * S * V, "eager": 4 * S * V},
     ),
     "differentiates_in_loss": Case(
         # The fp32 gradient of the head beside its half-precision copy, an eighth of the logits and
-        # of their gradient; or 512 tokens' logits in both types, logarithms and two gradients.
+        # of their gradient; or a half-precision one beside 256 tokens' logits in both types,
+        # logarithms and two gradients.
         working(GPT, head=True, cross_entropy="chunked"),
         {
             "unsloth": (4 + 2) * V * H + (2 + 2) * S / 8 * V + 2 * 2 * S * H,
-            "transformers": (2 + 3 * 4) * 512 * V + 2 * 2 * S * H,
+            "transformers": 2 * V * H + (2 + 3 * 4) * 256 * V + 2 * 2 * S * H,
         },
     ),
     "chunks_head": Case(

@@ -16,6 +16,7 @@ import planner
 from cost_models.catalog.models import model as named_model
 from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.settings import ATTENTION
+from planner.frameworks.accelerate.trainer_keys import kept_in
 from planner.frameworks.accelerate.trainers import runtime_of
 from planner.huggingface.export.exporter import config_of
 
@@ -48,6 +49,8 @@ def document(run: dict[str, Any], cluster: str) -> dict[str, Any]:
         "zero_stage": 0,
         "cross_entropy": "liger" if run["trainer"].get("use_liger_kernel") else own,
     }
+    if run["program"] == "trl" and "frozen_dtype" in request:
+        training |= kept_in("bf16")
     if request["recompute"] == "full":
         plan["recompute_num_layers"] = named_model(request["model"]).num_layers
     return {"model": request["model"], "cluster": cluster, "training": training, "plan": plan}

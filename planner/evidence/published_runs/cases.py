@@ -212,6 +212,7 @@ def _training(
         assumptions.append(f"global batch {batch}: not stated, {each} per rank and micro-batch")
     tuning, notes = adapters_of(run)
     assumptions += notes
+    kept = gradient_dtypes(run, software, precision, "lora_rank" in tuning)
     tuning = tuning or _optimizer(run.notes.lower())
     try:
         return TrainingSpec(
@@ -219,7 +220,7 @@ def _training(
             global_batch_size=batch,
             precision=precision,
             fp8_recipe=recipe_of(run),
-            **{**gradient_dtypes(run, software, precision), **recipe.training, **tuning},
+            **{**kept, **recipe.training, **tuning},
         )
     except ValidationError as error:
         raise ValueError(f"{error.errors()[0]['loc'][0]}: {error.errors()[0]['msg']}") from None

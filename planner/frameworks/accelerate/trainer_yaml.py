@@ -185,7 +185,8 @@ def _half(training: TrainingSpec) -> str:
     if not training.lora_rank:
         return ""
     frozen = "" if training.frozen_dtype == "nf4" else " and of frozen weights"
-    return f"type of activations{frozen}; adapters stay in fp32"
+    kept = "fp32" if training.master_weights_dtype == "fp32" else "bf16"
+    return f"type of activations{frozen}; adapters stay in {kept}"
 
 
 def task(training: TrainingSpec) -> str:

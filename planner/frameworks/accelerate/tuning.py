@@ -14,6 +14,11 @@ from planner.frameworks.arguments import to_set
 from planner.frameworks.given_values import Values
 from planner.frameworks.read_results import Setting, Unreadable
 
+# huggingface/trl#4901.
+NARROWED_ADAPTERS = (
+    "keeps adapters beside weights of 4 bits in bf16, of which torch scales no gradients as fp16 "
+    "needs: bf16, weights that are not quantized, or another trainer"
+)
 OFF = ("", "false", "no", "0", "none", "null")
 EVERY = ("all", "all-linear", "all_linear")
 # Modules of families that fuse or name the matrices in their own way (GPT-NeoX, Falcon, ChatGLM,
@@ -89,6 +94,8 @@ def types(
                 f"{trainer.title} keeps weights in fp16, of which torch scales no gradients"
             )
         return kept_in(half)
+    if trainer.narrows_adapters and adapters.get("frozen_dtype") == "nf4" and half == "bf16":
+        return {**adapters, **kept_in("bf16")}
     return {"gradient_dtype": sharding.kept, "gradient_reduce_dtype": reduced, **adapters}
 
 

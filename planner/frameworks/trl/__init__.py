@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from cost_models.plans import ParallelPlan, code
 from planner.constraints import Context
 from planner.frameworks.accelerate import trainer_yaml
+from planner.frameworks.accelerate.rules import KEPT_IN_FP32, kept
 from planner.frameworks.accelerate.settings import ATTENTION
+from planner.frameworks.accelerate.trainer_keys import kept_in
+from planner.frameworks.accelerate.tuning import NARROWED_ADAPTERS
 from planner.frameworks.base import says, unsupported
 from planner.frameworks.yaml_files import Row
 
@@ -65,6 +68,21 @@ def _data(c: Context, plan: ParallelPlan) -> Iterator[Row]:
         )
 
 
+# sft_trainer.py and dpo_trainer.py, _is_quantized_model.
+TYPES = unsupported(
+    lambda c, p: (
+        kept(c.training)
+        == (("none", "bf16", "bf16") if c.training.frozen_dtype == "nf4" else ("fp32",) * 3)
+    ),
+    lambda c, p: (
+        "weights, gradients and states are kept in fp32, those of adapters beside weights of 4 "
+        f"bits in bf16: got {', '.join(kept(c.training))}"
+    ),
+)
+PACKED_FP16 = unsupported(
+    lambda c, p: (c.training.frozen_dtype != "nf4") | (c.training.precision == "bf16"),
+    f"it {NARROWED_ADAPTERS}",
+)
 PROGRAM = trainer_yaml.FineTuningProgram(
     "trl",
     "TRL",
@@ -89,4 +107,7 @@ FRAMEWORK = PROGRAM.framework(
         "its loss on the next token runs in chunks with the output layer: cross_entropy chunked or "
         "liger",
     ),
+    PACKED_FP16,
+    instead={KEPT_IN_FP32: TYPES},
+    packed_adapters=kept_in("bf16"),
 )

@@ -253,7 +253,8 @@ class _Parser:
             usual["precision"] = half
         if asked is not None:
             precision, adapts = value.get("precision", half), bool(value.get("lora_rank"))
-            usual |= usual_training(frameworks.get(asked), precision, adapts)
+            frozen = str(value.get("frozen_dtype"))
+            usual |= usual_training(frameworks.get(asked), precision, adapts, frozen)
         return validate("/training", {**usual, **value}, TrainingSpec)
 
     def search(self, value: Any) -> SearchSpec:

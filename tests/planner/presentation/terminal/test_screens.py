@@ -291,13 +291,18 @@ def test_the_picks_and_the_best_of_each_framework_stand_below() -> None:
     best = answers.report()
     launches = tuple(
         Launch(framework=name, slower_by=slower, plan=plan)
-        for name, slower, plan in (("megatron", 0.0, best), ("torchtitan", 0.25, other))
+        for name, slower, plan in (
+            ("megatron", 0.0, best),
+            ("torchtitan", 0.25, other),
+            ("unsloth", -0.1, other),
+        )
     )
     pick = Pick(name="recommended", plan=other, slower_by=0.004, why="simpler")
     update = {"best": best, "frameworks": launches, "picks": (pick,)}
     answer = answers.plan_answer().model_copy(update=update)
     text = drawn(lambda console: screens.plan_screen(answer, ASKED, console), 100)
     assert "Recommended, 0.40 % slower" in text
+    assert "unsloth 10.0 % faster, but by its code alone" in text
     assert "Frameworks: megatron · torchtitan 25.0 % slower" in text
     search = ASKED.request.search.model_copy(update={"objective": "memory_headroom"})
     lean = replace(ASKED, request=ASKED.request.model_copy(update={"search": search}))
