@@ -80,7 +80,7 @@ CAST_WEIGHT_BYTES = {"fp8": 2.0, "fp4": 2.0 * (0.5 + 1.0 / 16.0)}
 def frozen_bytes(training: TrainingSpec, runtime: Traits) -> Array:
     """Bytes of one frozen weight of a layer and of its low-precision copies, all that there are."""
     stored: Array = stored_bytes(training)
-    if training.frozen_dtype == "nf4":
+    if training.packs_frozen:
         stored = stored + runtime.plain_scales * (PLAIN_NF4_BYTES - NF4_BYTES)
     cast = CAST_WEIGHT_BYTES.get(training.precision, 0.0)
     # A weight that is stored in fp8 is itself the copy that is not transposed.
@@ -92,7 +92,7 @@ def frozen_bytes(training: TrainingSpec, runtime: Traits) -> Array:
 @formula("byte", "qlora")
 def stored_bytes(training: TrainingSpec) -> float:
     """Bytes of one frozen weight of a layer as it is stored and gathered."""
-    if training.frozen_dtype == "nf4":
+    if training.packs_frozen:
         return NF4_BYTES
     return float(training.gathered_weight_bytes)
 
@@ -163,7 +163,7 @@ class TrainableModel:
                 for record in block.records(self.model, d)
             ],
             d,
-            float(self.training.frozen_dtype == "nf4"),
+            float(self.training.packs_frozen),
         )
 
     def end(self, block: End, d: Dims) -> tuple[Record, ...]:
@@ -175,7 +175,9 @@ class TrainableModel:
         if not trained:
             spared = block.spared_bytes(self.model, d)
             records = [(_without(record, spared), whose) for record, whose in records]
-        packs = d.runtime.packs_head * (self.training.frozen_dtype == "nf4")
+            if self.training.widens_frozen:
+                records += [(block.cast_weights(self.model, d), trained)]
+        packs = d.runtime.packs_head * self.training.packs_frozen
         return self._changed(records, d, packs)
 
     def _changed(

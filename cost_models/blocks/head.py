@@ -190,6 +190,12 @@ class Head(End):
             * ((d.residual_bytes + beside) * vocab * model.hidden_size)
         )
 
+    def cast_weights(self, model: ModelSpec, d: Dims) -> SavedTensor:
+        """What autocast makes of fp32 weights, which the gradient of the head's input reads."""
+        vocab = padded_vocab_size(float(model.vocab_size), d.tp, self.divisible_by) / d.tp
+        whole = d.autocast * (1.0 - d.chunked_loss)
+        return SavedTensor("head cast", vocab * model.hidden_size, d.activation_bytes, (), whole)
+
     def spared_bytes(self, model: ModelSpec, d: Dims) -> Array:
         """What is not alive around the loss where the head is frozen and runs chunk by chunk.
 

@@ -51,6 +51,8 @@ def document(run: dict[str, Any], cluster: str) -> dict[str, Any]:
     }
     if run["program"] == "trl" and "frozen_dtype" in request:
         training |= kept_in("bf16")
+    elif "frozen_dtype" in request:  # measure.py prepares the model as PEFT does
+        training["frozen_dtype"] = "nf4 and fp32"
     if request["recompute"] == "full":
         plan["recompute_num_layers"] = named_model(request["model"]).num_layers
     return {"model": request["model"], "cluster": cluster, "training": training, "plan": plan}

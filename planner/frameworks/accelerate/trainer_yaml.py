@@ -25,7 +25,7 @@ from planner.frameworks.base import Bundle, Field, Framework, cannot, rule, says
 from planner.frameworks.devices import other_stack
 from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.read_results import Reading, Unreadable
-from planner.frameworks.rules import PLACEHOLDER, accumulated
+from planner.frameworks.rules import HALF_BESIDE_PACKED, PLACEHOLDER, accumulated
 from planner.frameworks.unwritten_facts import Missing
 from planner.frameworks.yaml_files import Row
 from planner.huggingface.export.exporter import config_of
@@ -213,6 +213,7 @@ def _runs_liger(c: Context, p: Plans) -> BoolArray:
 
 
 _OF_TRAINER: tuple[Rule, ...] = (
+    HALF_BESIDE_PACKED,
     unsupported(
         _runs_liger,
         lambda c, p: (

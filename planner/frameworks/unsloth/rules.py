@@ -66,6 +66,7 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     HALF_PRECISION,
+    rules.HALF_BESIDE_PACKED,
     TYPES,
     unsupported(
         lambda c, p: (c.training.gradient_reduce_dtype == c.training.gradient_dtype) | (p.dp == 1),

@@ -178,16 +178,20 @@ def test_refusals(name: str) -> None:
     odd, chunks = changed(pairs, micro_batch_size=1), changed(pairs, cross_entropy="chunked")
     whole = changed(BY_NAME["llama-factory"]["llama-fsdp"], cross_entropy="unfused")
     mla = changed(accelerate.CASES["deepseek-v3"], cross_entropy="liger")
+    packed, plan = BY_NAME[name]["llama-packed-adapters"]
+    wide = packed.training.model_copy(update={"frozen_dtype": "nf4 and fp32"})
+    widened = packed.model_copy(update={"training": wide}), plan
     assert any("micro_batch_size 1 is not even" in one.text for one in framework.reasons(*odd))
     assert any("dpo reads the prob" in one.text for one in framework.reasons(*chunks))
     runs = any("runs in chunks with" in one.text for one in framework.reasons(*whole))
     assert runs == (name == "trl")
     assert any("got deepseek_v3 on" in one.text for one in framework.reasons(*mla))
+    assert any("stay in half precision" in one.text for one in framework.reasons(*widened))
     own = set(trainer_yaml.RULES) - set(ACCELERATE)
-    assert not own & unreached(framework, [context, narrow, odd, chunks, mla])
-    packed = launch(training={"lora_rank": 8, "frozen_dtype": "nf4"}, shape=(1, 8))
-    assert any("not in nf4" in one.text for one in frameworks.get("accelerate").reasons(*packed))
-    assert not any("not in nf4" in one.text for one in framework.reasons(*packed))
+    assert not own & unreached(framework, [context, narrow, odd, chunks, mla, widened])
+    four = launch(training={"lora_rank": 8, "frozen_dtype": "nf4"}, shape=(1, 8))
+    assert any("not in nf4" in one.text for one in frameworks.get("accelerate").reasons(*four))
+    assert not any("not in nf4" in one.text for one in framework.reasons(*four))
 
 
 def test_trl_keeps_adapters_beside_four_bits_in_bf16() -> None:
