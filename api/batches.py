@@ -57,7 +57,7 @@ class _Queue:
         else:
             share = min(_MOST, -(-len(self.waiting) // max(1, self.servers - self.busy)))
             batch = [self.waiting.popleft() for _ in range(share)]
-        return [one for one in batch if not one.answer.cancelled()]
+        return [item for item in batch if not item.answer.cancelled()]
 
     def fail(self, error: Exception) -> None:
         """Answer all that wait with this error."""
@@ -92,9 +92,9 @@ class Batches(Pool):
     async def one(self, caller: str, budget: Budget, question: Any) -> Any:
         """The content of the answer.  Raises as Pool.run does."""
         loop = asyncio.get_running_loop()
-        asked = _Asked(question, loop.create_future())
+        item = _Asked(question, loop.create_future())
         queue = self._queues.setdefault((caller, budget), _Queue())
-        queue.waiting.append(asked)
+        queue.waiting.append(item)
         if queue.servers < self.places.places:
             queue.servers += 1
             # In a context of its own: it goes on after this call, for others.
@@ -102,7 +102,7 @@ class Batches(Pool):
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         with span("compute", self._work.__name__):
-            return await asked.answer
+            return await item.answer
 
     async def _serve(self, caller: str, budget: Budget, queue: _Queue) -> None:
         """Compute what this caller waits for, until nothing does."""
@@ -128,34 +128,34 @@ class Batches(Pool):
     ) -> None:
         if len(batch) > 1:
             budget = replace(budget, cpu_s=min(budget.cpu_s, _TOGETHER_S))
-        questions = [one.question for one in batch]
+        questions = [item.question for item in batch]
         running = asyncio.ensure_future(process.run(self._work, (questions,), budget))
 
         def stop(_: object) -> None:
-            if all(one.answer.cancelled() for one in batch):
+            if all(item.answer.cancelled() for item in batch):
                 running.cancel()
 
-        for one in batch:
-            one.answer.add_done_callback(stop)
+        for item in batch:
+            item.answer.add_done_callback(stop)
         await asyncio.wait([running])
         if running.cancelled():
             return
         error = running.exception()
         if error is None:
-            for one, (kind, content) in zip(batch, running.result().content, strict=True):
-                _fail(one, content) if kind == "error" else _tell(one, content)
+            for item, (kind, content) in zip(batch, running.result().content, strict=True):
+                _fail(item, content) if kind == "error" else _tell(item, content)
         elif len(batch) > 1 and isinstance(error, OverBudget | TooLate | Fault):
             queue.alone += batch
         else:
-            for one in batch:
-                _fail(one, error)
+            for item in batch:
+                _fail(item, error)
 
 
-def _tell(asked: _Asked, content: Any) -> None:
-    if not asked.answer.done():
-        asked.answer.set_result(content)
+def _tell(item: _Asked, content: Any) -> None:
+    if not item.answer.done():
+        item.answer.set_result(content)
 
 
-def _fail(asked: _Asked, error: BaseException) -> None:
-    if not asked.answer.done():
-        asked.answer.set_exception(error)
+def _fail(item: _Asked, error: BaseException) -> None:
+    if not item.answer.done():
+        item.answer.set_exception(error)

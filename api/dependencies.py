@@ -140,11 +140,11 @@ class CallPool:
         self._request, self._budget = request, budget
         self._pool: Pool = getattr(request.app.state, pool)
 
-    async def run(self, work: Callable[..., T], *asked: Any) -> T:
+    async def run(self, work: Callable[..., T], *arguments: Any) -> T:
         """The result of `work`; `state.spent`: the limit it reached.  Raises as Pool.run does."""
         state = self._request.state
         budget = replace(self._budget, asker=state.asker)
-        content, state.spent = await self._pool.run(state.caller, budget, work, *asked)
+        content, state.spent = await self._pool.run(state.caller, budget, work, *arguments)
         return content
 
 

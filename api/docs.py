@@ -84,9 +84,9 @@ def _about(slug: str, kind: ProblemType) -> str:
     )
 
 
-def _text(words: str) -> str:
+def _text(markdown: str) -> str:
     """A paragraph; what stands between backticks is code."""
-    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(words))
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(markdown))
 
 
 def _page(title: str, root: str, body: str, kind: str = "problem") -> Response:

@@ -50,19 +50,21 @@ class Workers:
             self._workers[index] = self._started(index), time.monotonic()
 
     def _started(self, index: int) -> subprocess.Popen[bytes]:
-        fd, count, most = self.listener.fileno(), self.settings.workers, self.settings
-        own = {
+        fd, count, settings = self.listener.fileno(), self.settings.workers, self.settings
+        variables = {
             LISTENER: str(fd),
-            "PLANNER_HOST": most.host,
+            "PLANNER_HOST": settings.host,
             "PLANNER_WORKERS": str(count),  # they share the cores
-            "PLANNER_MAX_CONCURRENCY": str(max(1, most.max_concurrency // count)),
-            "PLANNER_MAX_CONNECTIONS": str(max(1, most.max_connections // count)),
+            "PLANNER_MAX_CONCURRENCY": str(max(1, settings.max_concurrency // count)),
+            "PLANNER_MAX_CONNECTIONS": str(max(1, settings.max_connections // count)),
             # The rate of a key is counted over all workers, that of an address by each worker.
-            "PLANNER_CALLS_PER_MINUTE": str(most.rate if most.keys else -(-most.rate // count)),
-            "PLANNER_MAX_RUNS": str(0 if index else most.jobs.max_runs),
+            "PLANNER_CALLS_PER_MINUTE": str(
+                settings.rate if settings.keys else -(-settings.rate // count)
+            ),
+            "PLANNER_MAX_RUNS": str(0 if index else settings.jobs.max_runs),
         }
         command = [sys.executable, "-m", "planner.cli", "serve"]
-        return subprocess.Popen(command, env={**os.environ, **own}, pass_fds=[fd])
+        return subprocess.Popen(command, env={**os.environ, **variables}, pass_fds=[fd])
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self._stopping = True

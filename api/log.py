@@ -65,8 +65,8 @@ class RequestLog:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        given = Headers(scope=scope).get("x-request-id", "")
-        call = given if _REQUEST_ID.match(given) else new_id()
+        request_id = Headers(scope=scope).get("x-request-id", "")
+        call = request_id if _REQUEST_ID.match(request_id) else new_id()
         scope.setdefault("state", {})["request_id"] = call
         started, status, fault = time.perf_counter(), 0, ""
 

@@ -32,13 +32,13 @@ class Answered(NamedTuple, Generic[T]):
     spent: Spent | None = None
 
 
-def _name(work: Callable[..., Any], asked: tuple[Any, ...]) -> str:
+def _name(work: Callable[..., Any], arguments: tuple[Any, ...]) -> str:
     """Of what is computed."""
-    return " ".join([f"{work.__module__}.{work.__name__}", *_question(asked)])
+    return " ".join([f"{work.__module__}.{work.__name__}", *_question(arguments)])
 
 
-def _question(asked: tuple[Any, ...]) -> list[str]:
-    return [one.name for one in asked[:1] if isinstance(one, Question)]
+def _question(arguments: tuple[Any, ...]) -> list[str]:
+    return [argument.name for argument in arguments[:1] if isinstance(argument, Question)]
 
 
 class Pool:
@@ -56,7 +56,7 @@ class Pool:
         self._idle: list[Process] = []
 
     async def run(
-        self, caller: str, budget: Budget, work: Callable[..., T], *asked: Any
+        self, caller: str, budget: Budget, work: Callable[..., T], *arguments: Any
     ) -> Answered[T]:
         """What `work` returns: a function with a name of its own, as it is run elsewhere.
 
@@ -64,8 +64,8 @@ class Pool:
         Raises what it raises, Refused where no place is free in time, OverBudget and TooLate.
         """
         async with self.process(caller) as process:
-            with span("compute", _name(work, asked)):
-                return await process.run(work, asked, budget)
+            with span("compute", _name(work, arguments)):
+                return await process.run(work, arguments, budget)
 
     @property
     def waiting(self) -> int:
@@ -75,9 +75,9 @@ class Pool:
     @asynccontextmanager
     async def process(self, caller: str) -> AsyncIterator[Process]:
         """A process for this caller alone.  Raises Refused where no place is free in time."""
-        async with AsyncExitStack() as held:
+        async with AsyncExitStack() as stack:
             with span("queue"):
-                await held.enter_async_context(self.places.one(caller))
+                await stack.enter_async_context(self.places.one(caller))
             process = self._living() or await self._started()
             try:
                 yield process
@@ -111,36 +111,36 @@ class Process:
     """One process and the connection to it."""
 
     def __init__(self, worker: Worker, nice: int, warm: bool) -> None:
-        self.connection, theirs = CONTEXT.Pipe()
-        self.process = CONTEXT.Process(target=worker, args=(theirs, nice, warm), daemon=True)
+        self.connection, worker_end = CONTEXT.Pipe()
+        self.process = CONTEXT.Process(target=worker, args=(worker_end, nice, warm), daemon=True)
         self.process.start()
-        theirs.close()
+        worker_end.close()
         assert self.process.pid is not None
         self.pid, self.alive = self.process.pid, True
 
     async def run(
-        self, work: Callable[..., T], asked: tuple[Any, ...], budget: Budget
+        self, work: Callable[..., T], arguments: tuple[Any, ...], budget: Budget
     ) -> Answered[T]:
         """What the work returns, from the other process.  Raises OverBudget and TooLate."""
         watch, best = current(), None
         bounds, looked = Bounds(budget, cpu_s(self.pid)), time.monotonic()
         too_late = looked + budget.wall_s
         try:
-            self.connection.send((work, asked, budget))
+            self.connection.send((work, arguments, budget))
             while True:
-                told = None
+                message = None
                 with move_on_after(_LOOK_S):
-                    told = await self._received()
-                if told is not None:
-                    if told[0] != "step":
+                    message = await self._received()
+                if message is not None:
+                    if message[0] != "step":
                         break
-                    best = told[1].best or best
-                    watch.show(told[1])
+                    best = message[1].best or best
+                    watch.show(message[1])
                 if time.monotonic() - looked >= _LOOK_S:
                     looked = time.monotonic()
                     if looked > too_late:
                         self.end()
-                        raise TooLate((_question(asked) or [work.__name__])[0], budget.wall_s)
+                        raise TooLate((_question(arguments) or [work.__name__])[0], budget.wall_s)
                     if spent := bounds.spent(*process_use(self.pid)):
                         self.end()
                         raise OverBudget(spent, best)
@@ -151,7 +151,7 @@ class Process:
         except (EOFError, OSError):
             self.end()
             raise Fault("a worker process died") from None
-        kind, content = told
+        kind, content = message
         if kind == "error":
             raise content
         return Answered(*content)

@@ -43,7 +43,7 @@ class Waiting:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self.app(scope, receive, send)
             return
-        body_is_read, left = anyio.Event(), threading.Event()
+        body_is_read, has_left = anyio.Event(), threading.Event()
         answered = False
         failure: Exception | None = None
 
@@ -63,7 +63,7 @@ class Waiting:
             while (await receive())["type"] != "http.disconnect":
                 pass
             if not answered:
-                left.set()
+                has_left.set()
                 reach.cancel()
 
         loop, watcher = asyncio.get_running_loop(), None
@@ -74,7 +74,7 @@ class Waiting:
 
         streams = EVENTS in Headers(scope=scope).get("accept", "")
         stream = _Stream(sent, scope["path"]) if streams else None
-        watch = Watch(stream.show if stream else ignore, left.is_set)
+        watch = Watch(stream.show if stream else ignore, has_left.is_set)
         reach = anyio.CancelScope()
 
         async def run() -> None:
@@ -91,7 +91,7 @@ class Waiting:
                     watcher.cancel()
 
         await (stream.beside(run) if stream else run())
-        if left.is_set() and (failure is None or isinstance(failure, Stopped)):
+        if has_left.is_set() and (failure is None or isinstance(failure, Stopped)):
             raise ClientDisconnect
         if failure:
             if stream:

@@ -72,7 +72,7 @@ class HeaderTimeoutProtocol(H11Protocol):
     def _close_an_idle_connection_at_the_limit(self) -> None:
         others: set[Any] = self.connections
         if self.config.limit_concurrency and len(others) >= self.config.limit_concurrency - 1:
-            idle = next((one for one in others if one._is_idle()), None)
+            idle = next((connection for connection in others if connection._is_idle()), None)
             if idle is not None:
                 idle.transport.abort()
                 others.discard(idle)

@@ -60,8 +60,8 @@ class Collectives:
         self._fitted = machine.fitted
         self._bandwidth = machine.accelerator.memory_bytes_per_s
         self._memory = machine.profile.memory
-        whole = machine.fp8_recipe in WHOLE_TENSOR_RECIPES
-        self._fp8 = machine.precision == "fp8" and whole
+        whole_tensor = machine.fp8_recipe in WHOLE_TENSOR_RECIPES
+        self._fp8 = machine.precision == "fp8" and whole_tensor
         self._sequence_parallel = plans.sequence_parallel > 0
         self._hidden_size = float(model.hidden_size)
         self._sharded: dict[float, tuple[Array, Array]] = {}
@@ -172,10 +172,10 @@ class Collectives:
 
     def _chunked(self, comm_s: Array, gemm_s: Array, gathers: bool = True) -> Array:
         """The exposed time of a collective in chunks under a GEMM, if the plan overlaps them."""
-        share, own = 1.0 - self._fitted.tp_overlap_exposed, self._d.runtime.overlaps_own_shard
+        share, own_shard = 1.0 - self._fitted.tp_overlap_exposed, self._d.runtime.overlaps_own_shard
         chunks_s = np.minimum(comm_s * share, gemm_s)
         shard_s = np.minimum(comm_s, gemm_s / self._places.tp.size) if gathers else 0.0
-        hidden = (chunks_s + own * (shard_s - chunks_s)) * (self._plans.overlap_tp > 0)
+        hidden = (chunks_s + own_shard * (shard_s - chunks_s)) * (self._plans.overlap_tp > 0)
         return comm_s - hidden * (1.0 - self._fitted.contention)
 
     def _overlapped(self, comm_s: Array, kernel_s: Array) -> Array:

@@ -82,9 +82,9 @@ class Lengths:
         low, high = np.log(mean) / deviation - 5.0, np.log(longest) / deviation + 30.0
         for _ in range(60):
             middle = (low + high) / 2.0
-            found = cls(edges, _ending(1.0 - normal(logs - middle)))
-            low, high = (middle, high) if found.mean < mean else (low, middle)
-        return found
+            lengths = cls(edges, _ending(1.0 - normal(logs - middle)))
+            low, high = (middle, high) if lengths.mean < mean else (low, middle)
+        return lengths
 
 
 def _ending(survival: FloatArray) -> FloatArray:
@@ -167,38 +167,38 @@ def generate(
     width = lengths.longest / BINS
     ages = lengths.edges[:-1] + width / 2.0
     survival: FloatArray = lengths.survival[:-1]
-    held = np.asarray(engine.cache_bytes(prompt_tokens + ages))
-    read = np.asarray(engine.read_s(prompt_tokens + ages))
+    cache_bytes_at_age = np.asarray(engine.cache_bytes(prompt_tokens + ages))
+    read_s = np.asarray(engine.read_s(prompt_tokens + ages))
     longest = float(engine.cache_bytes(np.array(prompt_tokens + lengths.longest)))
     if longest > cache_bytes:
         raise ValueError("the cache of one sequence does not fit")
-    room = min(max_num_seqs, max(1.0, most_running(cache_bytes, held, survival)))
+    room = min(max_num_seqs, max(1.0, most_running(cache_bytes, cache_bytes_at_age, survival)))
     ends = cut or Cut()
     started = responses * ends.started
-    most = min(room, started)
+    running = min(room, started)
     ticks, waited_s = width / tokens_per_pass, tool_wait_s * width / lengths.mean
-    stride_s = _strides(engine, most, read * (1.0 + drafted), 1.0 + drafted, ticks, waited_s)
+    stride_s = _strides(engine, running, read_s * (1.0 + drafted), 1.0 + drafted, ticks, waited_s)
     prompt_s = engine.prefill_s(prompt_tokens) * prompts_per_response
-    rest = _ended_shares(lengths.survival)
-    steady = most * survival / np.sum(survival)
-    per_turn = float(np.sum(steady * rest))
+    ended = _ended_shares(lengths.survival)
+    steady = running * survival / np.sum(survival)
+    per_turn = float(np.sum(steady * ended))
     steady_stride_s = stride_s(steady)
     turn_s = steady_stride_s + per_turn * prompt_s
-    waiting, skipped_s = started - most, 0.0
-    skipped = min(waiting, max(0.0, responses - most)) - MOST_TURNS * most
+    waiting, skipped_s = started - running, 0.0
+    skipped = min(waiting, max(0.0, responses - running)) - MOST_TURNS * running
     if skipped > 0.0:
         skipped_s = skipped / per_turn * turn_s
         waiting -= skipped
         responses -= skipped
     prompts_ended = _ended_shares(1.0 - (1.0 - lengths.survival) ** ends.samples)
     wanted = responses / ends.samples if ends.started > 1.0 else np.inf
-    run = _Run(room, engines, rest, prompts_ended, ends.samples, wanted, stride_s, prompt_s)
-    seconds = run.step(most, waiting)
+    run = _Run(room, engines, ended, prompts_ended, ends.samples, wanted, stride_s, prompt_s)
+    seconds = run.step(running, waiting)
     for _ in range(STEPS_TO_STEADY if ends.goes_on and ends.started > 1.0 else 0):
         age = prompt_tokens + float(run.running @ ages) / max(run.left, 1e-9)
-        seconds = run.left * engine.prefill_s(age) + run.next_step(most + waiting)
+        seconds = run.left * engine.prefill_s(age) + run.next_step(running + waiting)
     return Generated(
-        skipped_s + seconds, run.tail_s, started * prompt_s, most,
+        skipped_s + seconds, run.tail_s, started * prompt_s, running,
         (steady_stride_s - waited_s) / width, per_turn * lengths.mean / turn_s,
     )  # fmt: skip
 
@@ -270,7 +270,7 @@ class _Run:
         """Seconds until enough have ended: `first` start beside those that run, others wait."""
         self.tail_s = 0.0
         self._start(first)
-        seconds, most, missing = first * self.prompt_s, self.left, self.wanted
+        seconds, at_start, missing = first * self.prompt_s, self.left, self.wanted
         while (left := self.left) * self.engines > 0.5 and missing > 1e-9:
             passed = self.stride_s(self.running)
             if missing < np.inf:
@@ -279,7 +279,7 @@ class _Run:
                 missing -= done
                 self.prompts = _after_a_stride(self.prompts, self.prompts_ended)
             seconds += passed
-            if waiting <= 0.0 and left < most / 2.0:
+            if waiting <= 0.0 and left < at_start / 2.0:
                 self.tail_s += passed
             self.running = _after_a_stride(self.running, self.ended)
             if waiting > 0.0:

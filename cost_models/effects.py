@@ -32,9 +32,9 @@ def equal(value: Any) -> Rule:
 
 def read_where(description: str, *conditions: Condition) -> dict[str, Any]:
     """Arguments of a pydantic Field that is read only where one of the conditions holds."""
-    told = " or ".join(" and ".join(_in_words(*one) for one in each.items()) for each in conditions)
+    text = " or ".join(" and ".join(_in_words(*i) for i in each.items()) for each in conditions)
     return {
-        "description": f"{description}; read where {told}",
+        "description": f"{description}; read where {text}",
         "json_schema_extra": {READ_WHERE: [dict(each) for each in conditions]},
     }
 
@@ -43,15 +43,15 @@ def read_where(description: str, *conditions: Condition) -> dict[str, Any]:
 def conditions(document: type[Spec], field: str) -> tuple[Condition, ...]:
     """The conditions of a field; empty: it is always read."""
     extra = document.model_fields[field].json_schema_extra
-    found = extra.get(READ_WHERE, []) if isinstance(extra, dict) else []
-    return tuple(found)  # type: ignore[arg-type]
+    declared = extra.get(READ_WHERE, []) if isinstance(extra, dict) else []
+    return tuple(declared)  # type: ignore[arg-type]
 
 
 def is_read(document: Spec, field: str) -> bool:
     """Whether a field of a document has an effect, given its other fields."""
-    found = conditions(type(document), field)
-    return not found or any(
-        all(_meets(getattr(document, name), rule) for name, rule in each.items()) for each in found
+    rules = conditions(type(document), field)
+    return not rules or any(
+        all(_meets(getattr(document, name), rule) for name, rule in each.items()) for each in rules
     )
 
 

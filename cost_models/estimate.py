@@ -78,20 +78,20 @@ class Estimates:
         times, virtual = self.times, plan_stages(self.model, plan)
         corrected = 1.0 if self.corrected is None else float(self.corrected[row])
 
-        def one(value: Array) -> float:
+        def at(value: Array) -> float:
             if isinstance(value, np.ndarray) and value.ndim:
                 value = value[row]
             return corrected * float(value)
 
         def seconds(block: dict[str, Array]) -> tuple[float, float]:
-            forward = one(block["forward_s"]) + one(block["forward_comm_s"])
-            return forward, one(block["weight_gradient_s"])
+            forward = at(block["forward_s"]) + at(block["forward_comm_s"])
+            return forward, at(block["weight_gradient_s"])
 
-        first, last = (one(whole) for whole in times.whole_ends_s)
+        first, last = (at(whole) for whole in times.whole_ends_s)
         # By kind of layer, then of the two ends: forward, weight gradient, and all of it.
         parts = np.array([seconds(b) for b in (*times.layers, times.embedding, times.head)])
-        whole = np.array([*map(one, times.whole_s), first, last * (1 + self.model.mtp_num_layers)])
-        again = np.array([one(seconds) for seconds in times.again_s])
+        whole = np.array([*map(at, times.whole_s), first, last * (1 + self.model.mtp_num_layers)])
+        again = np.array([at(seconds) for seconds in times.again_s])
         held = np.vstack([virtual.layers, virtual.first, virtual.last])
         ahead, gradient = parts.T @ held
         total = whole @ held + again @ virtual.recomputed
@@ -102,7 +102,7 @@ class Estimates:
         forward, weight = ahead[spots].reshape(shape), gradient[spots].reshape(shape)
         backward = np.maximum(total[spots].reshape(shape) - forward - weight, 0.0)
         hidden = plan.overlap_p2p and plan.vpp > 1
-        message = one(message_s(self.gathered, self.dp)) if plan.pp > 1 else 0.0
+        message = at(message_s(self.gathered, self.dp)) if plan.pp > 1 else 0.0
         return Times(forward, backward, weight), Links(0.0, message, blocking=not hidden)
 
 

@@ -163,16 +163,16 @@ class KeyedPlans:
             return ((0.0, 0.0),) * len(self.held.layers)
         return self._per_layer(self.frozen)
 
-    def _per_layer(self, held: HeldParameters) -> LayerParameters:
+    def _per_layer(self, parameters: HeldParameters) -> LayerParameters:
         at = self.state.spread
-        return tuple((at(layer.plain), at(layer.expert)) for layer in held.layers)
+        return tuple((at(layer.plain), at(layer.expert)) for layer in parameters.layers)
 
-    def _per_stage(self, held: HeldParameters, each: LayerParameters) -> _PerStage:
+    def _per_stage(self, parameters: HeldParameters, each: LayerParameters) -> _PerStage:
         """The word table stands on the first stage; the head, a tied copy and what multi-token
         prediction adds stand once on the last one.
         """
         at = self.state.spread
-        return self.by_stage(each, at(held.embedding), at(held.head + held.mtp))
+        return self.by_stage(each, at(parameters.embedding), at(parameters.head + parameters.mtp))
 
     def by_stage(
         self, layers: Iterable[tuple[Array, Array]], first: Array, last: Array
@@ -245,15 +245,15 @@ def _held(
     s: CostContext, keys: KeyView
 ) -> tuple[HeldParameters, HeldParameters, HeldParameters | None]:
     """All weights, those that are trained, and bytes of the frozen ones."""
-    held = held_parameters(s.model, keys, s.training, gathered_amounts(s.training))
-    trained, frozen = held, None
+    parameters = held_parameters(s.model, keys, s.training, gathered_amounts(s.training))
+    trained, frozen = parameters, None
     if s.training.freezes:
         trained = held_parameters(s.model, keys, s.training, TRAINED)
     reference = reference_share(s.model, s.training)
     if s.training.freezes or reference:
-        kept = frozen_amounts(s.training, keys, reference)
-        frozen = held_parameters(s.model, keys, s.training, kept)
-    return held, trained, frozen
+        amounts = frozen_amounts(s.training, keys, reference)
+        frozen = held_parameters(s.model, keys, s.training, amounts)
+    return parameters, trained, frozen
 
 
 def by_schedule(plans: Plans, value: Callable[[PipelineSchedule], Array]) -> Array:
@@ -262,7 +262,7 @@ def by_schedule(plans: Plans, value: Callable[[PipelineSchedule], Array]) -> Arr
         return value(SCHEDULES[VOCABULARIES["schedule"][int(plans.schedule)]])
     result: Array | None = None
     for c in np.unique(plans.schedule).tolist():
-        own = value(SCHEDULES[VOCABULARIES["schedule"][c]])
-        result = own if result is None else np.where(plans.schedule == c, own, result)
+        scheduled = value(SCHEDULES[VOCABULARIES["schedule"][c]])
+        result = scheduled if result is None else np.where(plans.schedule == c, scheduled, result)
     assert result is not None
     return result

@@ -97,21 +97,21 @@ class Memo:
     def __init__(self) -> None:
         self._kept: dict[tuple[Any, ...], Any] = {}
 
-    def of(self, what: str, keys: KeyView, compute: Callable[[], Amounts]) -> Amounts:
+    def of(self, name: str, keys: KeyView, compute: Callable[[], Amounts]) -> Amounts:
         """What `compute` says of a view of keys; kept where these are few.
 
-        what: names the amounts.  Nobody may change them.
+        name: of the amounts, which nobody may change.
         """
         if len(keys) > self.FEW:
             return compute()
         # Numbers and arrays of one have the same bytes, but amounts of other shapes.
-        token = (what, *((column.ndim, column.tobytes()) for _, column in keys.columns()))
-        found = self._kept.get(token)
-        if found is None:
+        token = (name, *((column.ndim, column.tobytes()) for _, column in keys.columns()))
+        amounts = self._kept.get(token)
+        if amounts is None:
             if len(self._kept) >= self.MOST:
                 self._kept.clear()
-            found = self._kept[token] = compute()
-        return cast(Amounts, found)
+            amounts = self._kept[token] = compute()
+        return cast(Amounts, amounts)
 
 
 class Key:

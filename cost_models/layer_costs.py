@@ -158,14 +158,14 @@ class _Priced:
         tp, cp, _ = self._network.of(records, times)
         forward, backward = self._passes(records, times, tp + cp)
         for encoder in encoders:
-            own, own_tp, own_cp = self._encoder(encoder)
-            forward = forward + sum_of(t.forward_s for t in own.values())
-            backward = backward + sum_of(t.backward_s for t in own.values())
-            times, tp, cp = times | own, tp + own_tp, cp + own_cp
+            encoder_times, encoder_tp, encoder_cp = self._encoder(encoder)
+            forward = forward + sum_of(t.forward_s for t in encoder_times.values())
+            backward = backward + sum_of(t.backward_s for t in encoder_times.values())
+            times, tp, cp = times | encoder_times, tp + encoder_tp, cp + encoder_cp
         for encoder in frozen_encoders:
-            own, own_tp, own_cp = self._encoder(encoder)
-            forward = forward + sum_of(t.forward_s for t in own.values())
-            forward = forward + own_tp.forward_s + own_cp.forward_s
+            encoder_times, encoder_tp, encoder_cp = self._encoder(encoder)
+            forward = forward + sum_of(t.forward_s for t in encoder_times.values())
+            forward = forward + encoder_tp.forward_s + encoder_cp.forward_s
         zero = np.zeros(self._size)
         return BlockSeconds(
             forward_s=full(forward),
@@ -213,7 +213,7 @@ class _Priced:
         else:
             kernels = sum_of(np.ceil(k.active) for k in times) * (1.0 - 0.5 * d.compiled)
             launches = kernels + sum(
-                one.operations for one in records if isinstance(one, HostOperations)
+                record.operations for record in records if isinstance(record, HostOperations)
             )
             launches_s = [launches * launch, launches * launch]
         return (

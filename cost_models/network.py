@@ -187,8 +187,8 @@ def send_s(fabric: Fabric, payload_bytes: Array, axis: Axis) -> Array:
     seconds = message_s(payload_bytes, link * fabric.profile.p2p_fraction, latency)
     if fabric.message is not None:
         inside = members(axis, fabric.tiers[0].domain_accelerators) >= size
-        own = fabric.message.fixed_s + payload_bytes * fabric.message.per_unit_s
-        seconds = np.where(inside, own, seconds)
+        link_s = fabric.message.fixed_s + payload_bytes * fabric.message.per_unit_s
+        seconds = np.where(inside, link_s, seconds)
     return np.where(size > 1, seconds, 0.0)
 
 
@@ -247,10 +247,10 @@ def link_bytes(fabric: Fabric, op: str, payload_bytes: Array, axis: Axis) -> lis
         return [inside, *(np.where(hop.used, payload_bytes, 0.0) for hop in hops)]
     if op == "all_to_all":
         inside = payload_bytes * inner / ranks * bus_factor(_BUS_PASSES[op], inner)
-        left = (leaving_bytes(payload_bytes, ranks, ranks - hop.inner) for hop in hops)
+        by_hop = (leaving_bytes(payload_bytes, ranks, ranks - hop.inner) for hop in hops)
         return [
             inside,
-            *(np.where(hop.used, own, 0.0) for hop, own in zip(hops, left, strict=True)),
+            *(np.where(hop.used, sent, 0.0) for hop, sent in zip(hops, by_hop, strict=True)),
         ]
     passed = payload_bytes * bus_factor(_BUS_PASSES[op], ranks)
     inside = np.where(inner > 1, passed, 0.0)

@@ -55,12 +55,12 @@ class _Place:
 
     @classmethod
     def of(cls, g: KeyedPlans, row: int, slot: int, plans: Rows, stage: Array) -> _Place:
-        own = g.plans
+        view = g.plans
         if not isinstance(plans, slice):
-            own = KeyView(g.plans, ("schedule", "pp", "vpp"), plans)
+            view = KeyView(g.plans, ("schedule", "pp", "vpp"), plans)
         count = rows_of(g.micro_batches, plans)
-        in_flight = by_schedule(own, lambda s: s.in_flight(stage, own.pp, own.vpp, count))
-        copies = by_schedule(own, lambda s: s.weight_copies(stage, own.pp))
+        in_flight = by_schedule(view, lambda s: s.in_flight(stage, view.pp, view.vpp, count))
+        copies = by_schedule(view, lambda s: s.weight_copies(stage, view.pp))
         return cls(row, slot, plans, stage, in_flight, copies)
 
 
@@ -86,23 +86,23 @@ class StageMemory:
             if all_stages:
                 self._kept.append((parts, spare))
             total = sum_of(parts.values())
-            for most, value in ((self.peak_bytes, total), (self.needed_bytes, total - spare)):
-                most[place.plans] = np.maximum(most[place.plans], value)
+            for peaks, value in ((self.peak_bytes, total), (self.needed_bytes, total - spare)):
+                peaks[place.plans] = np.maximum(peaks[place.plans], value)
 
     def _composed(self) -> Iterator[tuple[_Place, dict[str, Array], Array]]:
         """The parts of each place, and what of them is returned where room is short."""
         for i, place in enumerate(self._places):
-            kept = self._kept[i : i + 1]
-            yield place, *(kept[0] if kept else self._slots[place.slot].parts(place))
+            cached = self._kept[i : i + 1]
+            yield place, *(cached[0] if cached else self._slots[place.slot].parts(place))
 
     @cached_property
     def parts(self) -> dict[str, FloatArray]:
         """MEMORY_PARTS by name, which add up to the total."""
-        found = {name: np.zeros(self._shape) for name in MEMORY_PARTS}
+        parts_bytes = {name: np.zeros(self._shape) for name in MEMORY_PARTS}
         for place, parts, _ in self._composed():
             for name, values in parts.items():
-                found[name][place.row, place.plans] = values
-        return found
+                parts_bytes[name][place.row, place.plans] = values
+        return parts_bytes
 
     @cached_property
     def total_bytes(self) -> FloatArray:
@@ -175,19 +175,19 @@ def _slots(s: CostContext, g: KeyedPlans, all_stages: bool) -> Iterator[_Slot]:
     Later slots belong to fewer plans (those with more stages that differ), and plans are left out
     where that spares more than it costs.
     """
-    apart = OPTIMIZERS[s.training.optimizer].by_matrix
-    matrices = MatrixOptimizer(s, g) if apart else None
+    by_matrix = OPTIMIZERS[s.training.optimizer].by_matrix
+    matrices = MatrixOptimizer(s, g) if by_matrix else None
     counts = g.stages.spread(g.table.counts)
     rows: Rows = _ALL
-    own, amounts = g, _StepAmounts(s, g)
+    keyed, amounts = g, _StepAmounts(s, g)
     for slot in range(len(g.table.stage)):
         if not all_stages and np.ndim(counts):
             has = np.flatnonzero(counts > slot)
-            if len(has) < _WORTH_TAKING * len(own.plans):
-                rows, own = has, g.take(has)
-                amounts = _StepAmounts(s, own)
+            if len(has) < _WORTH_TAKING * len(keyed.plans):
+                rows, keyed = has, g.take(has)
+                amounts = _StepAmounts(s, keyed)
         states = 0.0 if matrices is None else rows_of(matrices.state_bytes(slot), rows)
-        yield _Slot(s, own, slot, rows, amounts, states)
+        yield _Slot(s, keyed, slot, rows, amounts, states)
 
 
 def _stages(g: KeyedPlans) -> Iterator[_Place]:
@@ -196,17 +196,17 @@ def _stages(g: KeyedPlans) -> Iterator[_Place]:
     inverse = np.zeros((), dtype=np.int64) if g.stages.inverse is None else g.stages.inverse
     layout = np.broadcast_to(inverse, (len(g.plans),))
     for stage, slots in enumerate(g.table.slot_of):
-        own = slots[layout] if isinstance(plans, slice) else slots[layout[plans]]
-        here = own >= 0
+        stage_slots = slots[layout] if isinstance(plans, slice) else slots[layout[plans]]
+        here = stage_slots >= 0
         if not here.all():
             plans = np.flatnonzero(here) if isinstance(plans, slice) else plans[here]
-            own = own[here]
-        for slot in range(own.min(), own.max() + 1):
-            alike = own == slot
-            if alike.all():
+            stage_slots = stage_slots[here]
+        for slot in range(stage_slots.min(), stage_slots.max() + 1):
+            in_slot = stage_slots == slot
+            if in_slot.all():
                 rows = plans
-            elif alike.any():
-                rows = np.flatnonzero(alike) if isinstance(plans, slice) else plans[alike]
+            elif in_slot.any():
+                rows = np.flatnonzero(in_slot) if isinstance(plans, slice) else plans[in_slot]
             else:
                 continue
             yield _Place.of(g, stage, slot, rows, float(stage))
@@ -274,23 +274,23 @@ class _Slot:
         self._table = (self._first > 0) * step.table_gradient
         self._saved: Array = 0.0
         self._inside: Array = 0.0
-        kept: Array = 0.0
-        held: Array = 0.0
+        largest: Array = 0.0
+        layer_count: Array = 0.0
         again: Array = 0.0
         for k, each in enumerate(step.saved):
             layers = at_stage(table.layers[k][slot])
             redone = at_stage(table.recomputed[k][slot])
             inputs = at_stage(table.inputs[k][slot])
-            held, again = held + layers, again + redone
+            layer_count, again = layer_count + layers, again + redone
             self._saved = self._saved + (layers - redone) * each + inputs * step.layer_input
             inside = np.where(redone > 0, step.again[k], 0.0) + step.inside[k]
             self._inside = np.maximum(self._inside, np.where(layers > 0, inside, 0.0))
-            kept = np.maximum(kept, np.where(layers > redone, each, step.layer_input))
-        self._recomputed = again / np.maximum(held, 1.0)
+            largest = np.maximum(largest, np.where(layers > redone, each, step.layer_input))
+        self._recomputed = again / np.maximum(layer_count, 1.0)
         self._offloaded: Array | None = None
         if np.any(step.offloads):
             self._offloaded = g.offloaded_share(slot)
-            self._most_resident = OFFLOAD_RESIDENT_LAYERS * kept
+            self._most_resident = OFFLOAD_RESIDENT_LAYERS * largest
 
     def leave_out_kinds(self) -> None:
         """Leave out what depends on which kinds of layers there are, and not on how many."""

@@ -53,19 +53,19 @@ class BlockTimes:
             with_reference(columns(end, ends), reference) for end in (micro.embedding, micro.head)
         )
         sharded = Sharded(s, g, dp)
-        self.exposed_s = [sharded.layer_s(k, one, 0.0) for k, one in enumerate(self.layers)]
+        self.exposed_s = [sharded.layer_s(k, times, 0.0) for k, times in enumerate(self.layers)]
         self.exposed_ends_s = sharded.end_s(self.embedding), sharded.end_s(self.head)
         # A recomputed layer runs one more forward pass, which hides more communication.
         again = [at_layer(layer.full_recompute_s) for layer in micro.layers]
         self.again_s = [
-            more + sharded.layer_s(k, one, more) - exposed
-            for k, (one, more, exposed) in enumerate(
+            more + sharded.layer_s(k, times, more) - exposed
+            for k, (times, more, exposed) in enumerate(
                 zip(self.layers, again, self.exposed_s, strict=True)
             )
         ]
         self.whole_s = [
-            sum_of(one[n] for n in self.NAMES) + exposed
-            for one, exposed in zip(self.layers, self.exposed_s, strict=True)
+            sum_of(times[n] for n in self.NAMES) + exposed
+            for times, exposed in zip(self.layers, self.exposed_s, strict=True)
         ]
         self.whole_ends_s = (
             sum_of(self.embedding[n] for n in self.NAMES[:5]) + self.exposed_ends_s[0],
@@ -74,8 +74,8 @@ class BlockTimes:
 
 
 def _by_key(s: CostContext, g: KeyedPlans) -> MicroBatchSeconds:
-    whole = micro_batch_seconds(s.model, s.machine, g.micro, g.layer_plans)
-    return by_sample(s, g.layer_plans, whole)
+    packed = micro_batch_seconds(s.model, s.machine, g.micro, g.layer_plans)
+    return by_sample(s, g.layer_plans, packed)
 
 
 def stage_s(s: CostContext, g: KeyedPlans, times: BlockTimes, slot: int) -> Array:
@@ -238,10 +238,10 @@ def straggler_s(s: CostContext, plans: Plans, parts: dict[str, FloatArray]) -> F
     data-parallel replicas do so once per step, when it has.  Nodes behind one switch count as one:
     from 32 to 64 expert-parallel ranks inside a rack cost nothing more (MLPerf v6.0, DeepSeek-V3).
     """
-    places = Placement(plans)
+    placement = Placement(plans)
     domain = max(s.nodes.accelerators_per_node, s.nodes.network[0].domain_accelerators or 1)
-    shards = np.where(plans.zero_stage == 3, places.shard.size * places.shard.stride, 1)
-    experts = np.where(plans.ep > 1, plans.ep * places.ep.stride, 1)
+    shards = np.where(plans.zero_stage == 3, placement.shard.size * placement.shard.stride, 1)
+    experts = np.where(plans.ep > 1, plans.ep * placement.ep.stride, 1)
     doublings = np.log2(np.maximum(np.maximum(shards, experts) / domain, 1.0))
     total: FloatArray = s.machine.fitted.straggler * doublings * sum_of(parts.values())
     return per_row(total, len(plans))

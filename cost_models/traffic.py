@@ -135,8 +135,8 @@ def _stages_s(s: CostContext, g: KeyedPlans) -> FloatArray:
     slots = []
     for slot, trained in enumerate(g.trained_stage_parameters):
         end = np.maximum(g.table.first[slot], g.table.last[slot]) > 0
-        own = sum(step.of(trained, g.stage_parameters[slot]))
-        once = own + sum(matrices.gather_s(slot)) + tied * g.stages.spread(end)
+        collectives_s = sum(step.of(trained, g.stage_parameters[slot]))
+        once = collectives_s + sum(matrices.gather_s(slot)) + tied * g.stages.spread(end)
         total = g.micro_batches * stage_s(s, g, times, slot) + sent + once
         slots.append(float(np.max(total)))
     return np.array(slots)[g.table.slot_of[:, 0]]

@@ -84,8 +84,8 @@ def frozen_bytes(training: TrainingSpec, runtime: Traits) -> Array:
         stored = stored + runtime.plain_scales * (PLAIN_NF4_BYTES - NF4_BYTES)
     cast = CAST_WEIGHT_BYTES.get(training.precision, 0.0)
     # A weight that is stored in fp8 is itself the copy that is not transposed.
-    own = stored * (training.gathered_weight_bytes < training.weight_bytes)
-    total: Array = stored + (cast - own) * runtime.keeps_cast_weights
+    own_copies = stored * (training.gathered_weight_bytes < training.weight_bytes)
+    total: Array = stored + (cast - own_copies) * runtime.keeps_cast_weights
     return total
 
 
@@ -100,10 +100,10 @@ def stored_bytes(training: TrainingSpec) -> float:
 @lru_cache(maxsize=256)
 def matrices(model: ModelSpec, kind: LayerKind) -> dict[str, tuple[float, float]]:
     """(inputs, outputs) of each matrix of a layer, before tensor parallelism splits it."""
-    one = dims(TrainingSpec(seq_length=1, global_batch_size=1), Plans.of(ParallelPlan()))
+    unit_dims = dims(TrainingSpec(seq_length=1, global_batch_size=1), Plans.of(ParallelPlan()))
     return {
         record.name: (float(record.k), float(record.n))
-        for record in kind.records(model, one)
+        for record in kind.records(model, unit_dims)
         if isinstance(record, Gemm) and record.weights
     }
 
@@ -202,8 +202,8 @@ class TrainableModel:
                     rows = tuple(gemms.get(id(gemm), gemm) for gemm in record.rows)
                     changed.append(replace(record, columns=columns, rows=rows))
                 case SavedTensor():
-                    kept = packed * d.runtime.keeps_frozen_inputs
-                    changed += self._saved(record, frozen, d, trained, kept)
+                    inputs_kept = packed * d.runtime.keeps_frozen_inputs
+                    changed += self._saved(record, frozen, d, trained, inputs_kept)
                 case MemoryBoundKernel(name="embedding") if not trained:
                     changed.append(replace(record, backward_bytes=0.0))
                 case Working() if unpacked:
@@ -220,11 +220,11 @@ class TrainableModel:
         frozen: dict[str, Gemm],
         d: Dims,
         trained: bool,
-        kept: Array,
+        kept_share: Array,
     ) -> Iterator[SavedTensor]:
         """A saved tensor, if any gradient reads it: of an input those of matrices or adapters.
 
-        kept: 1 where it is saved all the same.
+        kept_share: 1 where it is saved all the same.
         """
         if tensor.name.endswith(NORM_ROWS) and not trained:
             return
@@ -233,16 +233,16 @@ class TrainableModel:
             yield tensor
             return
         gemm = readers[0]
-        adapted = [one for one in readers if one.name in self._adapted]
+        adapted = [reader for reader in readers if reader.name in self._adapted]
         if adapted and not self.training.lora_dropout:
             gemm = adapted[0]
-            kept = np.maximum(kept, 1.0 - d.runtime.casts_adapters * d.eager)
-        if np.any(kept) and gemm.name not in KEPT_INPUTS:
+            kept_share = np.maximum(kept_share, 1.0 - d.runtime.casts_adapters * d.eager)
+        if np.any(kept_share) and gemm.name not in KEPT_INPUTS:
             yield replace(
                 tensor,
                 elements=gemm.m * gemm.groups * gemm.k,
                 element_bytes=d.activation_bytes,
-                active=tensor.active * kept,
+                active=tensor.active * kept_share,
             )
 
     def _held(self, gemm: Gemm, d: Dims, packed: Array) -> Iterator[SavedTensor]:
@@ -250,12 +250,12 @@ class TrainableModel:
 
         What is no saved variable of autograd goes with the graph, not with its backward pass.
         """
-        held = packed * d.runtime.holds_frozen_inputs
+        held_share = packed * d.runtime.holds_frozen_inputs
         # Parallel branches behind one norm have one input.
         shared = self.model.parallel_residual and self.model.norms_per_layer == 1
-        if np.any(held) and not (shared and gemm.name == "fc1"):
+        if np.any(held_share) and not (shared and gemm.name == "fc1"):
             elements = gemm.m * gemm.groups * gemm.k
-            active = gemm.active * held
+            active = gemm.active * held_share
             yield SavedTensor(f"{gemm.name} input before", elements, d.activation_bytes, (), active)
 
     def _unpacked(
@@ -264,14 +264,14 @@ class TrainableModel:
         """What unpacks weights of 4 bits before each use (bitsandbytes, MatMul4Bit)."""
         # Passes are counted in half precision.
         moved = (NF4_BYTES + d.activation_bytes) * HALF_BYTES / d.activation_bytes
-        found: dict[str, tuple[Record, ...]] = {}
+        records: dict[str, tuple[Record, ...]] = {}
         for gemm in gemms:
             size, name = moved * gemm.k * gemm.n * gemm.groups, f"{gemm.name} unpacking"
             matrices = float(max(len(self._adapted.get(gemm.name, ())), 1))
             launches = UNPACKING_OPERATIONS * matrices * d.runtime.casts_adapters * packed
             kernel = MemoryBoundKernel(name, size, size, gemm.module, gemm.active * packed)
-            found[gemm.name] = kernel, HostOperations(launches)
-        return found
+            records[gemm.name] = kernel, HostOperations(launches)
+        return records
 
     def _adapter_records(self, gemm: Gemm, d: Dims) -> Iterator[Record]:
         """The records of one or several adapters beside a frozen matrix.
@@ -285,8 +285,8 @@ class TrainableModel:
         if not shares:
             return
         rank, count, row = float(self.training.lora_rank), len(shares), gemm.scattered_output
-        own = d.runtime.sums_adapters_with_matrices
-        ranks = own + (1.0 - own) * (d.etp if gemm.grouped else d.tp)
+        unsharded = d.runtime.sums_adapters_with_matrices
+        ranks = unsharded + (1.0 - unsharded) * (d.etp if gemm.grouped else d.tp)
         tokens, inputs, outputs = gemm.m * gemm.groups, gemm.k, gemm.n * sum(shares)
         name, module = f"{gemm.name} adapter", gemm.module
 
@@ -297,42 +297,42 @@ class TrainableModel:
             )  # fmt: skip
 
         def memory_bound(
-            what: str, forward_bytes: Array, backward_bytes: Array
+            operation: str, forward_bytes: Array, backward_bytes: Array
         ) -> MemoryBoundKernel:
             return MemoryBoundKernel(
-                f"{name} {what}", forward_bytes, backward_bytes, module, gemm.active
+                f"{name} {operation}", forward_bytes, backward_bytes, module, gemm.active
             )
 
-        def saved(what: str, elements: Array, element_bytes: Array) -> SavedTensor:
+        def saved(tensor: str, elements: Array, element_bytes: Array) -> SavedTensor:
             again = (module,) if module else ()
-            return SavedTensor(f"{name} {what}", elements, element_bytes, again, gemm.active)
+            return SavedTensor(f"{name} {tensor}", elements, element_bytes, again, gemm.active)
 
         yield product("down", rank / (1.0 if row else ranks), inputs)
         yield product("up", outputs / count / (ranks if row else 1.0), rank)
         # Beside a row-parallel matrix the sum is over sequence shards, except in torch, which adds
         # before the tokens are scattered.
-        scattered = (1.0 - own) * row * (1.0 - d.sharded_tokens / d.tokens)
+        scattered = (1.0 - unsharded) * row * (1.0 - d.sharded_tokens / d.tokens)
         summed = tokens * outputs * (1.0 - scattered)
         scaling = 4.0 * (1.0 - d.compiled) * summed
         yield memory_bound("sum", 6.0 * summed + scaling, scaling)
         joined = d.runtime.joins_adapters * (gemm.name == "qkv")
-        apart = count + (1.0 - count) * joined
-        yield memory_bound("input gradient", 0.0, 6.0 * apart * tokens * inputs)
+        separate = count + (1.0 - count) * joined
+        yield memory_bound("input gradient", 0.0, 6.0 * separate * tokens * inputs)
         yield saved("rank", count * tokens * rank, d.activation_bytes)
         padded = d.runtime.pads_adapters * (gemm.name == "qkv" and sum(shares) < 1.0)
         yield saved("outputs", tokens * outputs * padded, d.activation_bytes)
-        yield from self._adapter_input(name, gemm, apart, d)
+        yield from self._adapter_input(name, gemm, separate, d)
         # Beside a column-parallel matrix the projection to the rank is gathered forward and its
         # gradient summed backward.  Beside a row-parallel one it is summed, and the output, of
         # which each rank has some columns, is gathered.
-        shared = (1.0 - own) * d.activation_bytes
+        shared = (1.0 - unsharded) * d.activation_bytes
         narrow = shared * count * tokens * rank
         axis: Literal["tp", "etp"] = "etp" if gemm.grouped else "tp"
         around = ("all_reduce", "all_reduce" if row else "all_gather")
         yield Collective(around, narrow, axis, mirrored=False, module=module)
         if row:
-            whole = shared * tokens * outputs
-            yield Collective(("all_gather",), whole, axis, module=module)
+            gathered_bytes = shared * tokens * outputs
+            yield Collective(("all_gather",), gathered_bytes, axis, module=module)
 
     def _adapter_input(self, name: str, gemm: Gemm, count: Array, d: Dims) -> Iterator[Record]:
         """Dropout of the inputs of some adapters, and their casts, which torch.compile fuses.
@@ -349,11 +349,11 @@ class TrainableModel:
         moved = (dropout + casts * (NARROWED_BYTES + WIDENED_BYTES)) * size
         yield MemoryBoundKernel(f"{name} input", moved, moved, gemm.module, gemm.active * copies)
         again = (gemm.module,) if gemm.module else ()
-        for what, kept, each in (
+        for tensor, kept_elements, each in (
             ("input", size * copies, d.activation_bytes),
             ("dropout mask", size * drops, MASK_BYTES),
         ):
-            yield SavedTensor(f"{name} {what}", kept, each, again, gemm.active)
+            yield SavedTensor(f"{name} {tensor}", kept_elements, each, again, gemm.active)
         yield HostOperations(count * casts * ADAPTER_OPERATIONS)
 
 

@@ -58,10 +58,10 @@ async def sites(request: Request, brief: Brief) -> Response:
 @router.get("/{name}", response_model=SiteAnswer, responses=declare(404, 422, 503, 504))
 async def site(name: Name, searches: Searches) -> Response:
     """What a site learned, what it cannot tell yet, and how far off it is."""
-    found = await searches.run(work.site_answer, name)
-    if found is None:
+    content = await searches.run(work.site_answer, name)
+    if content is None:
         raise Refused("not-found", NONE)
-    return Response(found, media_type=JSON)
+    return Response(content, media_type=JSON)
 
 
 @router.delete("/{name}", status_code=204, responses=declare(403, 404, 422, 503, 504))
@@ -101,9 +101,9 @@ async def share_site(request: Request, name: Name, document: Body) -> SiteRights
     sites = store_of(request).sites
     await in_store(sites.claim, name, request.state.key.name)
     await in_store(sites.share, name, spec.shared)
-    found = await in_store(sites.get, name)
-    assert found is not None
-    return found
+    rights = await in_store(sites.get, name)
+    assert rights is not None
+    return rights
 
 
 questions.add(router, LEARN)

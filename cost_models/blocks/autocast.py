@@ -36,14 +36,14 @@ def input_casts(d: Dims, name: str, width: float, products: float, module: str) 
 
     torch.compile fuses them with the norm.
     """
-    elements, apart = d.tokens * width, d.autocast * d.eager
-    if not np.any(apart):
+    elements, active = d.tokens * width, d.autocast * d.eager
+    if not np.any(active):
         return
     forward, backward = (
         NARROWED_BYTES * products * elements,
         gradient_cast_bytes(elements, products),
     )
-    yield MemoryBoundKernel(f"{name} input casts", forward, backward, module, apart)
+    yield MemoryBoundKernel(f"{name} input casts", forward, backward, module, active)
     more = (products - 1.0) * elements
     again = (module,) if module else ()
-    yield SavedTensor(f"{name} input casts", more, d.activation_bytes, again, apart)
+    yield SavedTensor(f"{name} input casts", more, d.activation_bytes, again, active)

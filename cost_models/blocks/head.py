@@ -125,24 +125,24 @@ class Head(End):
         in_place = np.maximum(d.in_place_loss, r.half_precision_logits)
         half = np.maximum(in_place, d.fused_loss * r.fused_loss_in_place)
         logit_bytes = FP32_BYTES + (width - FP32_BYTES) * half
-        whole = 1.0 - d.chunked_loss
-        yield SavedTensor("logits", logits, logit_bytes, (), whole, by_operator=1.0)
-        kept = d.chunked_loss * r.keeps_chunk_logits
-        apart = 1.0 - d.compiled
-        if np.any(kept):
-            yield SavedTensor("chunks", logits, width + FP32_BYTES * apart, (), kept, 1.0)
+        unchunked = 1.0 - d.chunked_loss
+        yield SavedTensor("logits", logits, logit_bytes, (), unchunked, by_operator=1.0)
+        chunked = d.chunked_loss * r.keeps_chunk_logits
+        plain = 1.0 - d.compiled
+        if np.any(chunked):
+            yield SavedTensor("chunks", logits, width + FP32_BYTES * plain, (), chunked, 1.0)
         copies = 2.0 * FP32_BYTES + width * (d.tp > 1)
         extra = copies * r.autograd_loss * (1.0 - d.fused_loss)
         half_kept = width * (1.0 - in_place) * (1.0 - r.drops_half_logits)
         # Of a chunk its logits in both types, their logarithms and two gradients are alive.
         chunk = logits * np.minimum(CHUNK_TOKENS / d.tokens, 1.0)
-        chunk = chunk * (width + 3.0 * FP32_BYTES) * (d.chunked_loss - kept)
-        chunk = chunk + logits / KEPT_CHUNKS * (width + 2.0 * FP32_BYTES * apart) * kept
+        chunk = chunk * (width + 3.0 * FP32_BYTES) * (d.chunked_loss - chunked)
+        chunk = chunk + logits / KEPT_CHUNKS * (width + 2.0 * FP32_BYTES * plain) * chunked
         again = others * (1.0 - r.keeps_gathered_input)
         inputs = (d.tokens + d.sharded_tokens + again) * hidden * width
         # Its weight gradient is added to those of the chunks before.
-        chunk = chunk + 2.0 * logits / d.tokens * hidden * width * kept
-        yield Working(inputs + logits * whole * (half_kept + extra) + chunk)
+        chunk = chunk + 2.0 * logits / d.tokens * hidden * width * chunked
+        yield Working(inputs + logits * unchunked * (half_kept + extra) + chunk)
 
     def spared_bytes(self, model: ModelSpec, d: Dims) -> Array:
         """What is not alive around the loss where the head is frozen and runs chunk by chunk.

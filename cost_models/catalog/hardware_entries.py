@@ -98,20 +98,20 @@ def price_table() -> dict[str, Any]:
 @cache
 def accelerator_entries() -> dict[str, AcceleratorEntry]:
     entries = map(checked_entry, _json("accelerators.json")["accelerators"])
-    found = {entry.id: entry for entry in entries}
-    names = {name for entry in found.values() for name in (entry.id, *entry.aliases)}
+    by_id = {entry.id: entry for entry in entries}
+    names = {name for entry in by_id.values() for name in (entry.id, *entry.aliases)}
 
     def added(item: dict[str, Any]) -> AcceleratorEntry:
         entry = checked_entry(item)
-        own = {entry.id, *entry.aliases}
-        plugins.untaken(own, names)
+        entry_names = {entry.id, *entry.aliases}
+        plugins.untaken(entry_names, names)
         if entry.spec.efficiency_profile not in ("", *profiles()):
             raise ValueError(f"no efficiency profile {entry.spec.efficiency_profile!r}")
-        names.update(own)
+        names.update(entry_names)
         return entry
 
     outside = plugins.rows("catalog/accelerators.json", "accelerators", added)
-    return found | {entry.id: entry for entry in outside}
+    return by_id | {entry.id: entry for entry in outside}
 
 
 @cache
@@ -153,7 +153,7 @@ class _Read(dict[str, Any]):
     @classmethod
     def _inner(cls, value: Any) -> Any:
         if isinstance(value, list):
-            return [cls._inner(one) for one in value]
+            return [cls._inner(item) for item in value]
         return cls(value) if isinstance(value, dict) else value
 
     def __getitem__(self, key: str) -> Any:
@@ -167,8 +167,8 @@ class _Read(dict[str, Any]):
     def all_unread(self) -> set[str]:
         """Also of the objects in it; a key that is no word of an entry is among them."""
         lists = (value if isinstance(value, list) else [value] for value in self.values())
-        inner = (one for values in lists for one in values if isinstance(one, _Read))
-        return self.unread.union(*(one.all_unread() for one in inner))
+        inner = (child for values in lists for child in values if isinstance(child, _Read))
+        return self.unread.union(*(child.all_unread() for child in inner))
 
 
 def checked_entry(item: dict[str, Any]) -> AcceleratorEntry:

@@ -39,11 +39,11 @@ RUNTIMES: dict[str, Runtime] = {module.RUNTIME.name: module.RUNTIME for module i
 
 
 def _added(module: plugins.Module) -> Runtime:
-    found = plugins.attribute(module, "RUNTIME", Runtime)
-    plugins.untaken([found.name], RUNTIMES)
+    runtime = plugins.attribute(module, "RUNTIME", Runtime)
+    plugins.untaken([runtime.name], RUNTIMES)
     for name in TRAITS:
-        float(getattr(found, name))
-    return found
+        float(getattr(runtime, name))
+    return runtime
 
 
 for _module in plugins.modules("runtimes"):
@@ -68,9 +68,9 @@ class _PerPlan:
     def __getattr__(self, name: str) -> NDArray[np.float64]:
         if name not in TRAITS:
             raise AttributeError(name)
-        found = _table()[name][self._codes]
-        setattr(self, name, found)
-        return found
+        values = _table()[name][self._codes]
+        setattr(self, name, values)
+        return values
 
 
 @cache

@@ -140,9 +140,9 @@ def run(
     state.idle_s[:, 4] = makespan - finish
     begin = np.array([row[0] if row else 0.0 for row in starts])
     visits = state.length / ranks
-    held = tuple(_units_held(actions, visits, freed_at_input) for actions in order)
-    worst = [int(np.argmax(row)) if len(row) else 0 for row in held]
-    peaks = [row[w] if len(row) else 0.0 for row, w in zip(held, worst, strict=True)]
+    held_units = tuple(_units_held(actions, visits, freed_at_input) for actions in order)
+    worst = [int(np.argmax(row)) if len(row) else 0 for row in held_units]
+    peaks = [row[w] if len(row) else 0.0 for row, w in zip(held_units, worst, strict=True)]
     return Simulation(
         order=order,
         start_s=tuple(np.array(row) for row in starts),
@@ -152,7 +152,7 @@ def run(
         idle_s=state.idle_s,
         peak_units=np.array(peaks),
         peak_at_s=np.array([row[w] if row else 0.0 for row, w in zip(starts, worst, strict=True)]),
-        held_units=held,
+        held_units=held_units,
     )
 
 
@@ -174,7 +174,7 @@ class _Run:
         gradient, weight = times.input_gradient_s, times.weight_gradient_s
         # By kind; `advance` adds the weight gradient's seconds to a fused backward.
         by_kind = (times.forward_s, gradient, gradient, weight)
-        self._seconds = [one.tolist() for one in by_kind]
+        self._seconds = [seconds.tolist() for seconds in by_kind]
         self._ready, self._sent = (
             [[[_NEVER] * self.length for _ in routes] for _ in ("forward", "backward")]
             for _ in ("ready", "sent")
