@@ -35,16 +35,16 @@ def _dynamic_text(c: Context, p: ParallelPlan) -> str:
 
 def _zero(c: Context, p: Plans) -> BoolArray:
     sharded = p.dp * p.cp
-    whole = (p.dp_shard == 0) | divides(p.dp_shard, sharded)
+    divided = (p.dp_shard == 0) | divides(p.dp_shard, sharded)
     if c.model.moe is not None:
         # Hybrid sharding also replicates the experts dp x cp / dp_shard times.
         experts = p.tp * sharded // np.maximum(p.etp * p.ep, 1)
         copies = sharded // np.maximum(p.dp_shard, 1)
-        whole &= (p.dp_shard == 0) | divides(copies, experts)
+        divided &= (p.dp_shard == 0) | divides(copies, experts)
     # FSDP under a pipeline must keep its gathered weights between micro-batches (torch).
     keeps = np.asarray(traits(p.runtime).keeps_gathered_weights) > 0
     piped = (p.pp == 1) | (p.zero_stage < 2) | (keeps & (p.reshard_after_forward == 0))
-    return np.asarray(whole & piped)
+    return np.asarray(divided & piped)
 
 
 def _zero_text(c: Context, p: ParallelPlan) -> str:

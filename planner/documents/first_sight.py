@@ -26,7 +26,9 @@ class KindErrors(Document):
     def from_runs(cls, by_source: Mapping[str, Sequence[float]]) -> KindErrors:
         """The errors of runs by source; each ln(predicted / measured)."""
         medians = [
-            float(np.median(np.abs(own))) for own in by_source.values() if len(own) >= LEAST_OF_KIND
+            float(np.median(np.abs(errors)))
+            for errors in by_source.values()
+            if len(errors) >= LEAST_OF_KIND
         ]
         mean = float(np.mean(medians)) if medians else None
         return cls(

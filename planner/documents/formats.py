@@ -74,10 +74,10 @@ def energy(kwh: float) -> str:
 
 def kinds_words(layers: Mapping[str, int]) -> str:
     """Layers of each kind: 6 mamba2, 1 full attention."""
-    words = [f"{count} {kind}" for kind, count in layers.items()]
+    parts = [f"{count} {kind}" for kind, count in layers.items()]
     rest = tuple(layers.values())[_MOST_KINDS:]
     more = [f"{sum(rest)} of {len(rest)} more kinds"] if rest else []
-    return ", ".join((*words[:_MOST_KINDS], *more)) or "no layers"
+    return ", ".join((*parts[:_MOST_KINDS], *more)) or "no layers"
 
 
 def _three(value: float) -> str:
@@ -97,23 +97,23 @@ def plan_words(plan: Mapping[str, Any], *, schedule: bool = True) -> list[str]:
 
     schedule: whether an unusual one is named.
     """
-    words = [f"tp {plan['tp']}" + (" +sp" if plan["sequence_parallel"] else "")]
+    parts = [f"tp {plan['tp']}" + (" +sp" if plan["sequence_parallel"] else "")]
     if plan["cp"] > 1:
-        words.append(f"cp {plan['cp']} ({plan['cp_kind']})")
-    words.append(f"pp {plan['pp']}")
+        parts.append(f"cp {plan['cp']} ({plan['cp_kind']})")
+    parts.append(f"pp {plan['pp']}")
     if plan["vpp"] > 1:
-        words.append(f"vpp {plan['vpp']}")
+        parts.append(f"vpp {plan['vpp']}")
     if schedule and not usual_schedule(plan):
-        words.append(str(plan["schedule"]))
-    words.append(f"dp {plan['dp']}")
+        parts.append(str(plan["schedule"]))
+    parts.append(f"dp {plan['dp']}")
     if plan["dp_shard"]:
-        words.append(f"shard {plan['dp_shard']}")
+        parts.append(f"shard {plan['dp_shard']}")
     if plan["ep"] > 1:
-        words.append(f"ep {plan['ep']}")
+        parts.append(f"ep {plan['ep']}")
     if plan["etp"] > 1:
-        words.append(f"etp {plan['etp']}")
-    words += [f"zero {plan['zero_stage']}", f"mbs {plan['micro_batch_size']}"]
-    return words
+        parts.append(f"etp {plan['etp']}")
+    parts += [f"zero {plan['zero_stage']}", f"mbs {plan['micro_batch_size']}"]
+    return parts
 
 
 def recompute_words(plan: Mapping[str, Any]) -> str:
@@ -127,13 +127,13 @@ def recompute_words(plan: Mapping[str, Any]) -> str:
 
 def memory_words(plan: Mapping[str, Any]) -> list[str]:
     """What a plan trades time for memory with."""
-    words = [f"recompute {recompute_words(plan)}"]
+    parts = [f"recompute {recompute_words(plan)}"]
     if plan["offload_optimizer"]:
-        words.append("offload optimizer")
+        parts.append("offload optimizer")
     if plan["offload_activations"]:
         layers = plan.get("offload_num_layers")
-        words.append(f"offload activations of {layers} layers" if layers else "offload activations")
-    return words
+        parts.append(f"offload activations of {layers} layers" if layers else "offload activations")
+    return parts
 
 
 def whole_plan_words(plan: ParallelPlan | Mapping[str, Any]) -> list[str]:
@@ -142,9 +142,9 @@ def whole_plan_words(plan: ParallelPlan | Mapping[str, Any]) -> list[str]:
     return [*plan_words(fields), *memory_words(fields)]
 
 
-def or_dash(value: float | None, words: Callable[[float], str]) -> str:
+def or_dash(value: float | None, format_value: Callable[[float], str]) -> str:
     """A value in these words, or that there is none."""
-    return "-" if value is None else words(value)
+    return "-" if value is None else format_value(value)
 
 
 def signed_share(value: float) -> str:

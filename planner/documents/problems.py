@@ -74,7 +74,7 @@ class RequestError(ValueError):
     def under(self, pointer: str) -> RequestError:
         """The same problems of a document that stands at a place in another one."""
         return RequestError(
-            one.model_copy(update={"pointer": pointer + one.pointer}) for one in self.problems
+            item.model_copy(update={"pointer": pointer + item.pointer}) for item in self.problems
         )
 
 
@@ -121,12 +121,12 @@ class Contradiction(RequestError):
 
 
 def _shortened(problems: Iterable[Problem]) -> tuple[Problem, ...]:
-    found = tuple(problems)
-    listed = [one for one in found if one.code != _MORE]
-    hidden = sum(int(one.got or 0) for one in found if one.code == _MORE)
+    all_problems = tuple(problems)
+    listed = [item for item in all_problems if item.code != _MORE]
+    hidden = sum(int(item.got or 0) for item in all_problems if item.code == _MORE)
     hidden += max(0, len(listed) - MOST_PROBLEMS)
     if not hidden:
-        return found
+        return all_problems
     rest = problem("", _MORE, f"{hidden:,} more problems", hidden)
     return (*listed[:MOST_PROBLEMS], rest)
 
@@ -139,7 +139,7 @@ def problem_document(problems: Sequence[Problem]) -> dict[str, Any]:
         "title": "Request is not valid",
         "status": 422,
         "detail": f"{count:,} problem{'s' * (count != 1)} in the request",
-        "errors": [one.document() for one in problems],
+        "errors": [item.document() for item in problems],
     }
 
 
@@ -228,8 +228,8 @@ def from_validation(
     error: ValidationError, pointer: str, document: Mapping[str, Any], model: type[BaseModel]
 ) -> list[Problem]:
     """Translate what pydantic found in `document`, which stands at `pointer` of the request."""
-    found = error.errors(include_url=False)
-    own = [f for f in found if not _derived(f["loc"], document)] or found
+    errors = error.errors(include_url=False)
+    own = [f for f in errors if not _derived(f["loc"], document)] or errors
     wrong_items = {f["loc"][:-1] for f in own if f["loc"]}
     # What lacks items since they are wrong themselves says nothing new.
     own = [f for f in own if f["type"] != "too_short" or f["loc"] not in wrong_items]
@@ -250,10 +250,10 @@ def _derived(location: tuple[int | str, ...], document: Mapping[str, Any]) -> bo
 
 
 def translate(
-    found: Mapping[str, Any], pointer: str, model: type[BaseModel], location: tuple[int | str, ...]
+    error: Mapping[str, Any], pointer: str, model: type[BaseModel], location: tuple[int | str, ...]
 ) -> Problem:
     """One of pydantic's errors as a problem; `location` is its place inside `model`."""
-    code, context, got = found["type"], found.get("ctx", {}), found.get("input")
+    code, context, got = error["type"], error.get("ctx", {}), error.get("input")
     if code == "extra_forbidden":
         owner = _model_at(model, location[:-1])
         fields = owner.model_fields if owner else ()
@@ -265,7 +265,7 @@ def translate(
     if code in _KINDS:
         return wrong_type(pointer, _KINDS[code], got)
     if code in ("union_tag_invalid", "union_tag_not_found") and isinstance(got, Mapping):
-        tags = [tag for one in _resolved_location(model, location)[1] for tag in _tags(one)]
+        tags = [tag for m in _resolved_location(model, location)[1] for tag in _tags(m)]
         return choice(join(pointer, "kind"), got.get("kind"), tags)
     limits = {
         "greater_than": "> {gt}",
@@ -287,7 +287,7 @@ def translate(
         return problem(pointer, code, detail, got)
     if code == "value_error":
         return problem(pointer, "inconsistent", str(context["error"]))
-    return problem(pointer, code, found["msg"], got)
+    return problem(pointer, code, error["msg"], got)
 
 
 def wrong_type(pointer: str, expected: str, got: Any) -> Problem:
@@ -332,8 +332,8 @@ def _leaves(annotation: Any) -> Iterable[Scalar]:
 
 def _model_at(model: type[BaseModel], location: Sequence[int | str]) -> type[BaseModel] | None:
     """The document type at a location; None where there is none."""
-    found = _resolved_location(model, location)[1]
-    return found[0] if found else None
+    models = _resolved_location(model, location)[1]
+    return models[0] if models else None
 
 
 def _document_location(
@@ -347,18 +347,18 @@ def _resolved_location(
     model: type[BaseModel], location: Sequence[int | str]
 ) -> tuple[tuple[int | str, ...], list[type[BaseModel]]]:
     """(a location without tags of unions, the document types that may stand there)."""
-    place: list[int | str] = []
+    resolved: list[int | str] = []
     current = [model]
     for part in location:
-        tagged = [one for one in current if len(current) > 1 and part in _tags(one)]
+        tagged = [m for m in current if len(current) > 1 and part in _tags(m)]
         if tagged:
             current = tagged
             continue
-        place.append(part)
+        resolved.append(part)
         if isinstance(part, str):
-            fields = [one.model_fields[part] for one in current if part in one.model_fields]
+            fields = [m.model_fields[part] for m in current if part in m.model_fields]
             current = _documents_in(fields[0].annotation) if fields else []
-    return tuple(place), current
+    return tuple(resolved), current
 
 
 def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
@@ -368,4 +368,4 @@ def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
 def _documents_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [found for argument in get_args(annotation) for found in _documents_in(argument)]
+    return [document for argument in get_args(annotation) for document in _documents_in(argument)]

@@ -30,10 +30,10 @@ MOST_CANDIDATES = 50_000_000
 class SpaceTooLarge(ValueError):
     """A request whose limits leave more candidates than one search may price."""
 
-    def __init__(self, what: str, count: int, most: int) -> None:
-        self._given = what, count, most
+    def __init__(self, noun: str, count: int, limit: int) -> None:
+        self._given = noun, count, limit
         super().__init__(
-            f"the space is too large: {count:,} {what}, at most {most:,}; "
+            f"the space is too large: {count:,} {noun}, at most {limit:,}; "
             "fix or bound more plan fields"
         )
         detail = str(self)

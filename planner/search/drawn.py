@@ -46,11 +46,11 @@ class Drawn:
 
     def accepted(self) -> BoolArray:
         """Which plans the rules of their own space accept too."""
-        found = np.zeros(len(self.owner), dtype=np.bool_)
-        for place in np.unique(self.owner).tolist():
-            rows = np.flatnonzero(self.owner == place)
-            found[rows] = self.spaces[place].accepts(self.plans.take(rows))
-        return found
+        allowed = np.zeros(len(self.owner), dtype=np.bool_)
+        for index in np.unique(self.owner).tolist():
+            rows = np.flatnonzero(self.owner == index)
+            allowed[rows] = self.spaces[index].accepts(self.plans.take(rows))
+        return allowed
 
     def fewer_layers(self) -> int:
         """How many plans with full recompute of fewer layers are not drawn."""

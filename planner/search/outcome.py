@@ -67,7 +67,7 @@ class _Found:
 
     @property
     def priced(self) -> Priced:
-        return Priced(self.plan, {name: float(own[self.row]) for name, own in self.parts_s.items()})
+        return Priced(self.plan, {name: float(s[self.row]) for name, s in self.parts_s.items()})
 
 
 class Keeper:
@@ -118,10 +118,10 @@ class Keeper:
         # Ties are broken by time, memory and fields.
         ranked = (scores, estimates.iteration_time_s, estimates.peak_bytes)
         keys = np.stack([column[close] for column in ranked])
-        own = [np.broadcast_to(c, (len(close),)) for _, c in plans.take(close).columns()]
-        order = np.lexsort((*own[::-1], *keys[::-1]))[: self._most]
+        columns = [np.broadcast_to(c, (len(close),)) for _, c in plans.take(close).columns()]
+        order = np.lexsort((*columns[::-1], *keys[::-1]))[: self._most]
         close, keys = close[order], keys[:, order]
-        fields = np.stack([column[order] for column in own])
+        fields = np.stack([column[order] for column in columns])
         few = plans.take(close)
         parts_s = {name: column[close] for name, column in estimates.time_parts_s.items()}
         self._best += [
@@ -169,13 +169,13 @@ class Keeper:
             misses = [] if self._miss is None else [self._miss[1]]
             return Plans.from_rows(misses), np.full(len(misses), np.inf)
         batches: dict[int, list[int]] = {}
-        for place, (_, found) in enumerate(best):
-            batches.setdefault(id(found.plans), []).append(place)
+        for rank, (_, entry) in enumerate(best):
+            batches.setdefault(id(entry.plans), []).append(rank)
         rows = [
-            best[own[0]][1].plans.take(np.array([best[place][1].row for place in own]))
-            for own in batches.values()
+            best[ranks[0]][1].plans.take(np.array([best[rank][1].row for rank in ranks]))
+            for ranks in batches.values()
         ]
-        order = np.argsort([place for own in batches.values() for place in own])
+        order = np.argsort([rank for ranks in batches.values() for rank in ranks])
         return joined(rows).take(order), np.array([key[1] for key, _ in best])
 
     def first(self) -> Outcome:

@@ -26,26 +26,26 @@ def _degrees(axes: Axes, layouts: LayoutAxes, legality: Legality) -> Plans:
         raise SpaceTooLarge("combinations of tp, cp and pp", size, MOST_COMBINATIONS)
     columns = (np.array(axes.values[name], dtype=np.int64) for name in names)
     grid = np.meshgrid(*columns, np.array(axes.sizes, dtype=np.int64), indexing="ij")
-    tp, cp, pp, whole = (axis.ravel() for axis in grid)
-    dp = np.maximum(whole // (tp * cp * pp), 1)
+    tp, cp, pp, accelerators = (axis.ravel() for axis in grid)
+    dp = np.maximum(accelerators // (tp * cp * pp), 1)
     plans = Plans.build(
         tp=tp, cp=cp, pp=pp, dp=dp, stage_layers_table=layouts.split_table, **axes.constant
     )
     if len(axes.sizes) > 1:  # degrees that leave some of one size idle may be those of another
-        plans = plans.take(tp * cp * pp * dp == whole)
+        plans = plans.take(tp * cp * pp * dp == accelerators)
     return legality.passed(plans, "degrees")
 
 
 def _with_whole_batches(plans: Plans, axes: Axes, legality: Legality) -> Plans:
     """Degrees whose dp divides the batch and is within its limits."""
-    whole = axes.request.training.global_batch_size % plans.dp == 0
-    wanted = whole
+    divides = axes.request.training.global_batch_size % plans.dp == 0
+    allowed = divides
     bounds = axes.request.search.limits.get("dp")
     if bounds is not None:
-        wanted = whole & np.array([within(bounds, int(d)) for d in plans.dp], dtype=np.bool_)
-    legality.rejected["batch_identity"] += int(np.count_nonzero(~whole))
-    legality.rejected["user_limit"] += int(np.count_nonzero(whole & ~wanted))
-    return plans.take(wanted)
+        allowed = divides & np.array([within(bounds, int(d)) for d in plans.dp], dtype=np.bool_)
+    legality.rejected["batch_identity"] += int(np.count_nonzero(~divides))
+    legality.rejected["user_limit"] += int(np.count_nonzero(divides & ~allowed))
+    return plans.take(allowed)
 
 
 def _with_expert_grids(plans: Plans, axes: Axes) -> Plans:

@@ -52,7 +52,7 @@ class ShortList:
 
 
 def repartitioned_plans(
-    model: CostModel, asked: Sequence[ShortList], room: Room
+    model: CostModel, lists: Sequence[ShortList], room: Room
 ) -> list[list[ParallelPlan]]:
     """Of each list, plans whose layers are partitioned so that a step takes less time.
 
@@ -60,23 +60,23 @@ def repartitioned_plans(
     those of its plan here, so the caller must price it.  Stages of two directions hold their layers
     twice and stay even.
     """
-    places = [_by_stages(one.plans) for one in asked]
-    if not any(map(len, places)):
-        return [[] for _ in asked]
-    plans = joined([one.plans.take(own) for one, own in zip(asked, places, strict=True)])
+    rows_by_list = [_by_stages(s.plans) for s in lists]
+    if not any(map(len, rows_by_list)):
+        return [[] for _ in lists]
+    plans = joined([s.plans.take(at) for s, at in zip(lists, rows_by_list, strict=True)])
     amounts = layer_amounts(model.context, plans)
-    shares = np.concatenate([one.shares[own] for one, own in zip(asked, places, strict=True)])
+    shares = np.concatenate([s.shares[at] for s, at in zip(lists, rows_by_list, strict=True)])
     promising = ~_are_hopeless(model.context.model, plans, amounts, shares, room)
-    found, start = [], 0
-    for one, own in zip(asked, places, strict=True):
-        columns = start + np.flatnonzero(promising[start : start + len(own)])
+    results, start = [], 0
+    for s, at in zip(lists, rows_by_list, strict=True):
+        columns = start + np.flatnonzero(promising[start : start + len(at)])
         rows = [
-            (plans.row(column), float(one.seconds[own[column - start]]), column)
+            (plans.row(column), float(s.seconds[at[column - start]]), column)
             for column in columns.tolist()
         ]
-        found.append(list(_of_list(model, rows, one.worth_s, amounts, room)))
-        start += len(own)
-    return found
+        results.append(list(_of_list(model, rows, s.worth_s, amounts, room)))
+        start += len(at)
+    return results
 
 
 def _by_stages(plans: Plans) -> IntArray:
@@ -110,8 +110,8 @@ def _are_hopeless(
     free_s = np.stack([most_s - first_s - back * last_s, most_s - (1 - back) * last_s, most_s])
     count = np.maximum(np.floor(free_s / each[0]), 0.0)
     room_for = count[0] + count[1] + (plans.pp - 2) * count[2]
-    alike = (np.ptp(each, axis=0) == 0.0) & ((amounts.redone == 0) | (amounts.redone == 1))
-    too_slow = (least_s > most_s) | (alike & (room_for < spec.num_layers))
+    equal_layers = (np.ptp(each, axis=0) == 0.0) & ((amounts.redone == 0) | (amounts.redone == 1))
+    too_slow = (least_s > most_s) | (equal_layers & (room_for < spec.num_layers))
     fits = amounts.total_bytes.max(axis=0) <= ROUNDING * room.of(plans)
     return np.asarray(fits & too_slow, dtype=np.bool_)
 
@@ -152,10 +152,10 @@ def _repartitioned(
     if fits and least_s(layers, stages) > share * now_s:
         return
     sizes = partition_layers(layers, stages, empty_ends=True)
-    found = {sizes}
+    partitions = {sizes}
     if sizes and min(sizes) == 0:  # not every runtime has a stage without layers
-        found.add(partition_layers(layers, stages))
-    for other in found - {None, now}:
+        partitions.add(partition_layers(layers, stages))
+    for other in partitions - {None, now}:
         assert other is not None
         yield relaid(plan, now, other), busiest_s(layers, stages, other) / now_s
 
@@ -203,5 +203,5 @@ def _stages(
     stages = Stages(
         owner, fixed, amounts.in_flight[: plan.pp, column], np.full(plan.pp, room_bytes)
     )
-    beside = amounts.total_bytes[: plan.pp, column] - held_bytes(layers, stages, now)
-    return Stages(owner, fixed, stages.in_flight, room_bytes - beside)
+    other_bytes = amounts.total_bytes[: plan.pp, column] - held_bytes(layers, stages, now)
+    return Stages(owner, fixed, stages.in_flight, room_bytes - other_bytes)

@@ -62,10 +62,10 @@ def nic_bytes_per_s(text: str, per_node: int) -> float | None:
             continue
         if _EITHER.search(clause):
             return None
-        found = _rate(clause)
-        if found is None:
+        rate = _rate(clause)
+        if rate is None:
             continue
-        gbit, count = found
+        gbit, count = rate
         # The scope may stand in a clause of its own: "8x 200 Gb/s HDR (per node)".
         if _PER_RANK.search(low):
             return gbit * (count or 1) * _GBIT
@@ -106,4 +106,4 @@ def _rate(clause: str) -> tuple[float, int | None] | None:
 
 def _names_removed(clause: str) -> str:
     """Product names end in numbers that are no rates."""
-    return _NUMBERED.sub(lambda found: re.sub(r"\d", "", found.group(0)), clause)
+    return _NUMBERED.sub(lambda match: re.sub(r"\d", "", match.group(0)), clause)

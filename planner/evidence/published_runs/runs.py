@@ -117,9 +117,9 @@ class Run:
     @property
     def peak_bytes(self) -> float | None:
         """Bytes; the column is in GiB, but for sources whose notes say that it is in GB."""
-        found = self.decimal("peak_memory_gib_measured")
+        peak = self.decimal("peak_memory_gib_measured")
         unit = 1e9 if "divide by 1.0737 for gib" in self.notes.lower() else 2.0**30
-        return None if found is None else found * unit
+        return None if peak is None else peak * unit
 
 
 def read_runs(path: Path) -> tuple[Run, ...]:

@@ -72,11 +72,11 @@ def _table() -> _Table:
     for name, weight in KINDS.items():
         values = np.array([getattr(run, name) for run in runs])
         kinds[name] = {value: weight * (values != value) for value in np.unique(values).tolist()}
-    held: dict[str, dict[str, list[ScoredRun]]] = {}
+    by_chip: dict[str, dict[str, list[ScoredRun]]] = {}
     for run in runs:
-        held.setdefault(run.accelerator, {}).setdefault(run.runtime, []).append(run)
+        by_chip.setdefault(run.accelerator, {}).setdefault(run.runtime, []).append(run)
     sizes = weights[:, None] * np.log2(list(columns.values()))
-    return _Table(runs, sizes, weights, kinds, held)
+    return _Table(runs, sizes, weights, kinds, by_chip)
 
 
 def evidence(
@@ -107,21 +107,21 @@ def evidence(
         "recompute": plan.recompute,
     }
     nearest = _nearest(kinds, sizes)
-    own = _table().held.get(chip.id, {})
+    there = _table().held.get(chip.id, {})
     how = training.freezes, training.precision in NARROW
-    same, alike = (_held(chip.id, plan.runtime, *how, kind) for kind in (None, experts))
+    same, of_kind = (_held(chip.id, plan.runtime, *how, kind) for kind in (None, experts))
     learned = 0 if site is None else _learned_count(site, chip.id, plan.runtime)
-    ground: Ground = "measured" if same.number or learned else "extrapolated" if own else "unseen"
+    ground: Ground = "measured" if same.number or learned else "extrapolated" if there else "unseen"
     if ground == "measured":
         where = f"{chip.name} with {_stack(plan.runtime)}{_how(*how)}"
-        text, detail = _measured(where, same, alike, experts)
+        text, detail = _measured(where, same, of_kind, experts)
     elif ground == "extrapolated":
-        text, detail = _extrapolated(chip.name, plan.runtime, own, *how)
+        text, detail = _extrapolated(chip.name, plan.runtime, there, *how)
     else:
         text, detail = _accelerators_used(chip, nearest)
     own_runs = f"; {learned} of site {site.name}" if site is not None and learned else ""
     return Evidence(
-        ground=ground, text=text + own_runs, detail=detail + own_runs, alike=alike.number,
+        ground=ground, text=text + own_runs, detail=detail + own_runs, alike=of_kind.number,
         nearest=nearest, record=record(model, cluster, training, plan),
     )  # fmt: skip
 
@@ -155,26 +155,26 @@ def _held(
 
 
 # Each of these three returns Evidence.text and Evidence.detail.
-def _measured(where: str, same: _Held, alike: _Held, experts: bool) -> tuple[str, str]:
+def _measured(where: str, same: _Held, of_kind: _Held, experts: bool) -> tuple[str, str]:
     """Which runs have both the accelerator and the runtime."""
     other = "dense" if experts else "mixtures of experts"
-    if alike.number:
-        runs = f": {alike.said}" + (", mixtures of experts" * experts)
+    if of_kind.number:
+        runs = f": {of_kind.said}" + (", mixtures of experts" * experts)
     else:
         runs = f", but only {other}: {same.said}" if same.number else ""
     return f"measured on {where}{runs}", f"on {where}{runs}"
 
 
 def _extrapolated(
-    name: str, runtime: str, own: dict[str, list[ScoredRun]], adapters: bool, narrow: bool
+    name: str, runtime: str, by_runtime: dict[str, list[ScoredRun]], adapters: bool, narrow: bool
 ) -> tuple[str, str]:
     """Sentences on the runs of the accelerator and of the runtime."""
-    most = sorted(own, key=lambda other: (other != runtime, -len(own[other])))
-    differs = _how(adapters, narrow) if runtime in own else ""
-    stacks = listed(tuple(dict.fromkeys(map(_stack, most)))[:MOST_RUNS])
+    runtimes = sorted(by_runtime, key=lambda other: (other != runtime, -len(by_runtime[other])))
+    differs = _how(adapters, narrow) if runtime in by_runtime else ""
+    stacks = listed(tuple(dict.fromkeys(map(_stack, runtimes)))[:MOST_RUNS])
     elsewhere = [run for each in _table().held.values() for run in each.get(runtime, [])]
     other = f" and {_runs(elsewhere)} with it elsewhere" if elsewhere else ""
-    here = _runs([run for each in own.values() for run in each])
+    here = _runs([run for each in by_runtime.values() for run in each])
     missing = f"no run on {name} with {_stack(runtime)}{differs}"
     interval = f"the interval rests on {here} on this accelerator{other}"
     return (
@@ -227,23 +227,23 @@ def _nearest(kinds: dict[str, str | bool], sizes: dict[str, float]) -> tuple[Sco
     """The first few runs, one for each model of a source: repeats add nothing new."""
     table = _table()
     weighed = np.log2([sizes[name] for name in SIZES]) * table.weights
-    apart = np.abs(table.sizes - weighed[:, None]).sum(axis=0)
+    distances = np.abs(table.sizes - weighed[:, None]).sum(axis=0)
     for name, weight in KINDS.items():
-        apart += table.kinds[name].get(kinds[name], weight)
-    last = min(_SORTED, len(apart)) - 1
+        distances += table.kinds[name].get(kinds[name], weight)
+    last = min(_SORTED, len(distances)) - 1
     # Sorting a few of them is enough, unless these have too few models.
-    for farthest in (np.partition(apart, last)[last], np.inf):
-        near = np.flatnonzero(apart <= farthest)
-        ordered = near[np.argsort(apart[near], kind="stable")].tolist()
-        if len(found := _several(table.runs[i] for i in ordered)) == MOST_RUNS:
+    for farthest in (np.partition(distances, last)[last], np.inf):
+        near = np.flatnonzero(distances <= farthest)
+        ordered = near[np.argsort(distances[near], kind="stable")].tolist()
+        if len(runs := _several(table.runs[i] for i in ordered)) == MOST_RUNS:
             break
-    return found
+    return runs
 
 
 def _several(runs: Iterable[ScoredRun]) -> tuple[ScoredRun, ...]:
-    found: dict[tuple[str, str], ScoredRun] = {}
+    by_name: dict[tuple[str, str], ScoredRun] = {}
     for run in runs:
-        found.setdefault((run.source, run.model), run)
-        if len(found) == MOST_RUNS:
+        by_name.setdefault((run.source, run.model), run)
+        if len(by_name) == MOST_RUNS:
             break
-    return tuple(found.values())
+    return tuple(by_name.values())

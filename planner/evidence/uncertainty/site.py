@@ -75,8 +75,8 @@ class LearnedRun(Spec):
             group["nodes"] * group["accelerators_per_node"] for group in cluster["groups"]
         )
         plan = self.request.get("plan") or {}
-        own = cluster["groups"][0]["accelerator"].get("efficiency_profile") or FALLBACK
-        priced = profile(own)
+        known = cluster["groups"][0]["accelerator"].get("efficiency_profile") or FALLBACK
+        priced = profile(known)
         if self.calibrated_at is not None:
             priced = replace(priced, kind="calibrated")
         other_method = any(
@@ -160,7 +160,7 @@ class Site(Spec):
         ]
         content = json.dumps(runs)
         if self.steps:
-            content += json.dumps([[one.id, one.ln] for one in self.steps])
+            content += json.dumps([[step.id, step.ln] for step in self.steps])
         if self.calibration is not None:
             content += self.calibration.model_dump_json()
         return hashlib.sha256(content.encode()).hexdigest()
@@ -183,7 +183,7 @@ class Site(Spec):
     @cached_property
     def peaks(self) -> Peaks:
         """The errors of memory peaks at this site."""
-        return peaks().given(self.name, [one for run in self.runs if (one := run.peak)])
+        return peaks().given(self.name, [peak for run in self.runs if (peak := run.peak)])
 
 
 def source_of(name: str) -> str:

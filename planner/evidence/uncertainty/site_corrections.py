@@ -99,8 +99,8 @@ class SiteAnswer(Document):
 
 def site_answer(site: Site) -> SiteAnswer:
     """The answer about a site: its runs, its factors, its errors."""
-    found = errors(site)
-    alone = len(found) < 2
+    run_errors = errors(site)
+    alone = len(run_errors) < 2
     return SiteAnswer(
         name=site.name,
         digest=site.digest,
@@ -108,10 +108,10 @@ def site_answer(site: Site) -> SiteAnswer:
         runs=site.runs,
         steps=site.steps,
         kinds=kinds(site),
-        errors=found,
-        median_error_without=_median([one.error_without for one in found]) if found else None,
-        median_error_left_out=None if alone else _median([one.error_left_out for one in found]),
-        held_without=_held_without(site) if found else None,
+        errors=run_errors,
+        median_error_without=_median([e.error_without for e in run_errors]) if run_errors else None,
+        median_error_left_out=None if alone else _median([e.error_left_out for e in run_errors]),
+        held_without=_held_without(site) if run_errors else None,
         held_left_out=None if alone else _held_left_out(site),
     )
 
@@ -128,19 +128,19 @@ def _held_left_out(site: Site) -> CoverageByLevel:
 def _held(site: Site, believed: Sequence[Mixture]) -> CoverageByLevel:
     shares = {}
     for share in SHARES:
-        bounds = [one.bounds(float(share)) for one in believed]
-        held = [low <= run.ln <= high for run, (low, high) in zip(site.runs, bounds, strict=True)]
-        shares[share] = float(np.mean(held))
+        bounds = [m.bounds(float(share)) for m in believed]
+        inside = [low <= run.ln <= high for run, (low, high) in zip(site.runs, bounds, strict=True)]
+        shares[share] = float(np.mean(inside))
     return CoverageByLevel(runs=len(believed), shares=shares)
 
 
 def _calibrated(site: Site) -> Calibrated | None:
-    if (own := site.calibration) is None:
+    if (c := site.calibration) is None:
         return None
-    points = {name: len(getattr(own.points, name)) for name in type(own.points).model_fields}
+    points = {name: len(getattr(c.points, name)) for name in type(c.points).model_fields}
     return Calibrated(
-        measured_at=own.measured_at,
-        hardware=dict(own.hardware),
+        measured_at=c.measured_at,
+        hardware=dict(c.hardware),
         points={name: count for name, count in points.items() if count},
     )
 
@@ -164,24 +164,24 @@ def _factors(site: Site, runs: list[LearnedRun]) -> tuple[LearnedFactor, ...]:
     """How far each factor is off, on average over these runs."""
     of = runs[-1].features
     mean, deviations = site.belief.factors(of)
-    _, usual = first_sight().factors(of)
-    most = [1.0, *np.max([run.features.shares for run in runs], axis=0)]
-    found = []
+    _, before = first_sight().factors(of)
+    largest = [1.0, *np.max([run.features.shares for run in runs], axis=0)]
+    learned = []
     for i, (name, title) in enumerate(LEARNED.items()):
         verdict: Literal["learned", "cannot tell yet", "unused"] = "cannot tell yet"
-        if most[i] < LEAST_SHARE:
+        if largest[i] < LEAST_SHARE:
             verdict = "unused"
         elif abs(mean[i]) > deviations[i]:
             verdict = "learned"
         times = exp(mean[i])
-        found.append(
+        learned.append(
             LearnedFactor(
                 factor=name, title=title, longer=times - 1.0,
-                deviation=float(deviations[i]) * times, deviation_before=float(usual[i]),
+                deviation=float(deviations[i]) * times, deviation_before=float(before[i]),
                 verdict=verdict,
             )
         )  # fmt: skip
-    return tuple(found)
+    return tuple(learned)
 
 
 def errors(site: Site) -> tuple[RunError, ...]:
@@ -194,9 +194,9 @@ def errors(site: Site) -> tuple[RunError, ...]:
     return tuple(
         RunError(
             id=run.id, file=run.file, measured_s=run.step_s, estimated_s=run.estimated_s,
-            error_without=expm1(-run.ln), error_left_out=expm1(-own),
+            error_without=expm1(-run.ln), error_left_out=expm1(-ln),
         )
-        for run, own in zip(site.runs, missed, strict=True)
+        for run, ln in zip(site.runs, missed, strict=True)
     )  # fmt: skip
 
 

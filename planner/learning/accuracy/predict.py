@@ -85,8 +85,8 @@ def _error_line(error: ValueError) -> str:
     """What is wrong, on one line."""
     text = str(error)
     if isinstance(error, ValidationError):
-        found = error.errors(include_url=False)[:3]
-        text = "; ".join(f"{'/'.join(map(str, e['loc']))}: {e['msg']}".lstrip(": ") for e in found)
+        errors = error.errors(include_url=False)[:3]
+        text = "; ".join(f"{'/'.join(map(str, e['loc']))}: {e['msg']}".lstrip(": ") for e in errors)
     return " ".join(text.split())[:300] or "no reason known"
 
 

@@ -51,7 +51,7 @@ class LearnAnswer(Document):
     @property
     def new(self) -> tuple[LearnedRun, ...]:
         """The runs that the site does not have yet."""
-        return tuple(one.run for one in self.runs if not one.known)
+        return tuple(row.run for row in self.runs if not row.known)
 
 
 def read_runs(logs: Sequence[tuple[str, Iterable[str]]], request: LearningRequest) -> LearnAnswer:
@@ -73,16 +73,16 @@ def read_runs(logs: Sequence[tuple[str, Iterable[str]]], request: LearningReques
             except RequestError as error:
                 if not several:
                     raise _named(error, log.name) if len(logs) > 1 else error from None
-                why = "; ".join(problem.detail for problem in _named(error, log.name).problems)
-                refused.append((RefusedRun(name=log.name, why=why), error))
+                reason = "; ".join(problem.detail for problem in _named(error, log.name).problems)
+                refused.append((RefusedRun(name=log.name, why=reason), error))
                 continue
             runs.append(_described(log, run, site, run.id in known))
             known.add(run.id)
     if not runs:
-        found = (_named(error, one.name) for one, error in refused[:MOST_PROBLEMS])
-        raise RequestError(problem for error in found for problem in error.problems)
+        errors = (_named(error, r.name) for r, error in refused[:MOST_PROBLEMS])
+        raise RequestError(problem for error in errors for problem in error.problems)
     return LearnAnswer(
-        site=request.site, kept=False, runs=tuple(runs), refused=tuple(one for one, _ in refused),
+        site=request.site, kept=False, runs=tuple(runs), refused=tuple(r for r, _ in refused),
         site_runs=len(site.runs),
     )  # fmt: skip
 
@@ -117,12 +117,12 @@ def _read(
 
 
 def _named(error: RequestError, name: str) -> RequestError:
-    def own(problem: Problem) -> Problem:
+    def named(problem: Problem) -> Problem:
         if problem.detail.startswith(name):
             return problem
         return problem.model_copy(update={"detail": f"{name}: {problem.detail}"})
 
-    return RequestError(map(own, error.problems))
+    return RequestError(map(named, error.problems))
 
 
 def _described(log: RunLog, run: LearnedRun, site: Site, known: bool) -> ReadRun:

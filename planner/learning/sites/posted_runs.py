@@ -47,7 +47,7 @@ def posted_runs(document: Any, name: str) -> LearnAnswer:
     if problems:
         raise RequestError(problems)
     script = document.get("script")
-    asked = LearningRequest(
+    learning = LearningRequest(
         site=name,
         cluster=parse_cluster(document["cluster"]),
         model=plain(document.get("model"), "/model"),
@@ -56,8 +56,8 @@ def posted_runs(document: Any, name: str) -> LearnAnswer:
     )
     text = BytesIO(document["log"].encode("utf-8", "replace"))
     log = one_line(document.get("name") or "log")[:_LONGEST_NAME]
-    found = read_runs([(log, lines_of(text))], asked)
-    return keep(found) if keeps else found
+    answer = read_runs([(log, lines_of(text))], learning)
+    return keep(answer) if keeps else answer
 
 
 def _settings(value: Any) -> tuple[dict[str, Any], list[Problem]]:

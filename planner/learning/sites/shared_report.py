@@ -41,7 +41,7 @@ def _reported(run: LearnedRun) -> ReportedRun:
         seq_length=training.seq_length,
         global_batch_size=training.global_batch_size,
         plan=_plan(request.named_plan),
-        assumed=tuple(one.partition(":")[0] for one in run.left_open),
+        assumed=tuple(fact.partition(":")[0] for fact in run.left_open),
         version=run.version,
         calibrated=run.calibrated_at is not None,
         predicted_s=_rounded(run.estimated_s),
