@@ -133,16 +133,16 @@ class Calls:
         query: Mapping[str, Any] | None,
         headers: Mapping[str, str | None],
     ) -> Request:
-        given = {name: value for name, value in (query or {}).items() if value is not None}
-        address = f"{self.url}{path}" + (f"?{urlencode(given)}" if given else "")
+        parameters = {name: value for name, value in (query or {}).items() if value is not None}
+        address = f"{self.url}{path}" + (f"?{urlencode(parameters)}" if parameters else "")
         body = None if document is None else json.dumps(document).encode()
         sent = Request(address, body, method=method)
-        own = {"Accept-Encoding": "gzip", "User-Agent": "parallel-planner"}
+        defaults = {"Accept-Encoding": "gzip", "User-Agent": "parallel-planner"}
         if body is not None:
-            own["Content-Type"] = _JSON
+            defaults["Content-Type"] = _JSON
         if self._key is not None:
-            own["Authorization"] = f"Bearer {self._key}"
-        for name, value in {**own, **headers}.items():
+            defaults["Authorization"] = f"Bearer {self._key}"
+        for name, value in {**defaults, **headers}.items():
             if value is not None:
                 sent.add_header(name, value)
         return sent
@@ -178,9 +178,9 @@ class Calls:
                 return event.data
             if event.name == "problem":
                 raise self._refusal(self.read_answer(_Problem, event.data).status, event.data)
-            told = self.read_answer(Step, event.data)
-            self.best = told.best
-            step(told.done, told.total)
+            latest = self.read_answer(Step, event.data)
+            self.best = latest.best
+            step(latest.done, latest.total)
             if current().enough():
                 raise KeyboardInterrupt  # the service ends a search whose caller leaves
         raise refusals.unreachable(self.url, EOFError("the connection was closed"))
@@ -240,16 +240,16 @@ def _checked_key(key: str) -> str:
 def _checked(url: str) -> str:
     """The address of a service without a / at its end.  Raises RequestError."""
     try:
-        found = urlsplit(url)
-        fine = found.scheme in ("http", "https") and bool(found.hostname) and found.port != 0
+        parts = urlsplit(url)
+        fine = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         fine = False
     if not fine or not url.isascii() or not url.isprintable() or " " in url:
         detail = f"must be such as http://localhost:8000, got {shown(url)!r}"
         raise refuse("/server", "bad_url", detail)
-    if "@" in found.netloc:
+    if "@" in parts.netloc:
         detail = f"has a name or a key in it, which others can see: set {KEY} instead"
         raise refuse("/server", "bad_url", detail)
-    if found.query or found.fragment:
+    if parts.query or parts.fragment:
         raise refuse("/server", "bad_url", "has a ? or a #, which no address of a service has")
     return url.rstrip("/")

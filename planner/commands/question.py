@@ -20,8 +20,8 @@ from planner.questions.question import Question, resolved
 def command_of(question: Question) -> Callable[..., int]:
     """The function that its record names, or one with the options of a request and its screen."""
     if question.function:
-        own: Callable[..., int] = resolved(question.function)
-        return own
+        written: Callable[..., int] = resolved(question.function)
+        return written
 
     def command(
         *,
@@ -36,24 +36,24 @@ def command_of(question: Question) -> Callable[..., int]:
         limits = not question.of_plan
         document = read_document(source, option_values, limits=limits, keep_plan=True)
         known, names = apart(document)
-        asked = question.parsed(known).model_copy(update=names)
+        request = question.parsed(known).model_copy(update=names)
         with bar("searching"):
             answer = answered(
-                lambda: question.answered(asked, **parameters),
-                lambda service: getattr(service, question.name)(asked.document(), **parameters),
+                lambda: question.answered(request, **parameters),
+                lambda service: getattr(service, question.name)(request.document(), **parameters),
             )
-        output.show(answer, json, partial(resolved(question.screen), answer, asked_of(asked)))
+        output.show(answer, json, partial(resolved(question.screen), answer, asked_of(request)))
         return FINE
 
     *shared, _ = signature(command, eval_str=True).parameters.values()
     options = [
         Parameter(
-            one.name,
+            parameter.name,
             Parameter.KEYWORD_ONLY,
-            default=one.default,
-            annotation=Annotated[str | None, typer.Option(metavar="NAME", help=one.about)],
+            default=parameter.default,
+            annotation=Annotated[str | None, typer.Option(metavar="NAME", help=parameter.about)],
         )
-        for one in question.parameters
+        for parameter in question.parameters
     ]
     command.__signature__ = Signature([*shared, *options])  # type: ignore[attr-defined]
     command.__doc__ = question.about.replace("`", "")

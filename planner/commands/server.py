@@ -40,12 +40,12 @@ def choose(server: str | None, command: str, *, there: bool) -> None:
             )
 
 
-def set_apart(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def set_apart(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """(--server and its value as one word, the others), where a command line begins with it."""
-    if len(words) > 1 and words[0] == "--server":
-        return [f"--server={words[1]}"], list(words[2:])
-    count = int(bool(words) and words[0].startswith("--server="))
-    return list(words[:count]), list(words[count:])
+    if len(arguments) > 1 and arguments[0] == "--server":
+        return [f"--server={arguments[1]}"], list(arguments[2:])
+    count = int(bool(arguments) and arguments[0].startswith("--server="))
+    return list(arguments[:count]), list(arguments[count:])
 
 
 def chosen() -> str | None:
@@ -119,17 +119,17 @@ def _tell_best(client: Client) -> None:
         return
     from planner.documents.formats import seconds, whole_plan_words
 
-    words = " · ".join(whole_plan_words(best["plan"]))
+    text = " · ".join(whole_plan_words(best["plan"]))
     each = f"{seconds(best['iteration_time_s'])} per iteration"
-    print(f"\nStopped. Best so far: {words}: {each}", file=sys.stderr)
+    print(f"\nStopped. Best so far: {text}: {each}", file=sys.stderr)
 
 
 def apart(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """(what can be checked here, names that the service alone can look up) of a document."""
     if chosen() is None:
         return dict(document), {}
-    own = {name: value for name in _ITS_OWN if isinstance(value := document.get(name), str)}
-    return {name: value for name, value in document.items() if name not in own}, own
+    names = {name: value for name in _ITS_OWN if isinstance(value := document.get(name), str)}
+    return {name: value for name, value in document.items() if name not in names}, names
 
 
 def only_here(what: str) -> None:

@@ -62,8 +62,8 @@ def timeline(
         lambda document: timelines.timeline(timelines.parse_timeline(document)),
         lambda service, document: service.timeline(document),
     )
-    wanted = {"svg": svg, "html": html, "trace": trace, "png": png, "pdf": pdf}
-    written = output.write_figures(wanted, partial(_draw, answer, theme.value))
+    paths = {"svg": svg, "html": html, "trace": trace, "png": png, "pdf": pdf}
+    written = output.write_figures(paths, partial(_draw, answer, theme.value))
     wrote = [f"wrote {path}" for path in written]
     output.show(answer, json, partial(timeline_screen, answer), wrote)
     return FINE
@@ -108,8 +108,8 @@ def _answer(
     if not _of_plan(document, pipeline, option_values):
         bare = {**document, **option_values, **scalars(pipeline)}
         return answered(lambda: alone(bare), lambda service: there(service, bare))
-    asked = read_request(source, option_values, need_plan=True, document=document)
-    return answered(lambda: of_plan(asked), lambda service: there(service, asked.document()))
+    request = read_request(source, option_values, need_plan=True, document=document)
+    return answered(lambda: of_plan(request), lambda service: there(service, request.document()))
 
 
 def _of_plan(

@@ -27,8 +27,8 @@ def text(answer: Any) -> str:
     page = io.StringIO()
     width = min(shutil.get_terminal_size().columns, _MOST_COLUMNS)
     console = Console(file=page, width=width, color_system=None, highlight=False)
-    asked = asked_of(parse_request(answer.request))
-    console.print(_screen(answer)(answer, asked, console))
+    summary = asked_of(parse_request(answer.request))
+    console.print(_screen(answer)(answer, summary, console))
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines())
 
 

@@ -17,5 +17,5 @@ def _all() -> dict[str, dict[str, Any]]:
     import yaml
 
     text = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
-    found: dict[str, dict[str, Any]] = yaml.safe_load(text)
-    return found
+    documents: dict[str, dict[str, Any]] = yaml.safe_load(text)
+    return documents

@@ -48,10 +48,10 @@ class Configuration(Reader):
         if not _YAML.match(text) or self.lines > _MOST:
             self.lines = 0
             return False
-        if found := _SECTION.fullmatch(text):
-            self.section = found[1]
-        elif self.section in SECTIONS and (found := _KEY.fullmatch(text)):
-            self._key(found[1], found[2], number)
+        if match := _SECTION.fullmatch(text):
+            self.section = match[1]
+        elif self.section in SECTIONS and (match := _KEY.fullmatch(text)):
+            self._key(match[1], match[2], number)
         return True
 
     def _key(self, name: str, text: str, line: int) -> None:

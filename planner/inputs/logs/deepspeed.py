@@ -47,10 +47,10 @@ class DeepSpeed(Reader):
                 self._step(int(step[1]), number, text)
         elif "json = {" in text and not self.configured:
             return self.block.add("{", number)
-        elif found := _WORLD.search(text):
-            self.draft.say("plan.dp", int(found[1]), number)
-        elif found := _COMMAND.search(text):
-            self._command(found[1], number)
+        elif match := _WORLD.search(text):
+            self.draft.say("plan.dp", int(match[1]), number)
+        elif match := _COMMAND.search(text):
+            self._command(match[1], number)
         elif "Evaluating" in text or "Checkpoint" in text:
             self.stamps.last = None
             self.draft.pause()
@@ -81,7 +81,7 @@ class DeepSpeed(Reader):
     def _config(self, tree: dict[str, object], line: int) -> None:
         zero = tree.get("zero_optimization")
         stage = zero.get("stage") if isinstance(zero, dict) else None
-        found: dict[str, object] = {
+        values: dict[str, object] = {
             "plan.zero_stage": stage if type(stage) is int else None,
             "training.global_batch_size": tree.get("train_batch_size"),
             "plan.micro_batch_size": tree.get("train_micro_batch_size_per_gpu"),
@@ -89,17 +89,17 @@ class DeepSpeed(Reader):
         for precision in ("bf16", "fp16"):
             part = tree.get(precision)
             if isinstance(part, dict) and part.get("enabled") is True:
-                found["training.precision"] = precision
-        for field, value in found.items():
+                values["training.precision"] = precision
+        for field, value in values.items():
             if isinstance(value, str) or (type(value) is int and value >= 0):
                 self.draft.say(field, value, line)
 
     def _command(self, text: str, line: int) -> None:
         try:
-            words = shlex.split(text)
+            arguments = shlex.split(text)
         except ValueError:
             return
-        for name, value in pairwise(words):
+        for name, value in pairwise(arguments):
             if name in OPTIONS:
                 number = whole(value)
                 self.draft.say(OPTIONS[name], value if number is None else number, line)

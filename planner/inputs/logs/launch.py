@@ -42,8 +42,8 @@ def read(
     _derive(code_base, draft)
     _name_model(draft)
     launch = _printed(code_base, draft)
-    given = _given(files, draft, launch)
-    return _facts(draft, launch, given, code_base in PLAIN), launch or given
+    from_files = _given(files, draft, launch)
+    return _facts(draft, launch, from_files, code_base in PLAIN), launch or from_files
 
 
 def _derive(code_base: CodeBase, draft: Draft) -> None:
@@ -138,14 +138,14 @@ def _given(files: Mapping[str, str], draft: Draft, launch: Reading | None) -> Re
         return None
     framework = framework_of(files, None)
     reading = reading_of(framework, files, draft.number("accelerators"))
-    mine = {path: fact.value for path, fact in draft.facts.items()}
+    logged_values = {path: fact.value for path, fact in draft.facts.items()}
     printed = {path for path, fact in draft.facts.items() if fact.line}
     if launch:
-        said = _values(launch)
-        mine = said | mine
-        printed |= {path for path in said if _place_of_setting(launch, path)[1]}
+        launched = _values(launch)
+        logged_values = launched | logged_values
+        printed |= {path for path in launched if _place_of_setting(launch, path)[1]}
     for field, value in _values(reading).items():
-        logged = mine.get(field)
+        logged = logged_values.get(field)
         both = (
             field in printed and _place_of_setting(reading, field)[1] and field not in OF_ONE_LAUNCH
         )
@@ -156,11 +156,11 @@ def _given(files: Mapping[str, str], draft: Draft, launch: Reading | None) -> Re
 
 def _contradiction(field: str, value: Any, logged: Any) -> RequestError:
     """The refusal of files that say another value than the log."""
-    what = "model" if field.startswith("model.") else "run"
+    kind = "model" if field.startswith("model.") else "run"
     return refuse(
         "/files",
-        f"another_{what}",
-        f"the files are of another {what}: they say {field} {value}, the log {logged}",
+        f"another_{kind}",
+        f"the files are of another {kind}: they say {field} {value}, the log {logged}",
         value if isinstance(value, (int, str)) else str(value),
         allowed=(logged if isinstance(logged, (int, str)) else str(logged),),
     )
@@ -178,14 +178,14 @@ def _values(reading: Reading) -> dict[str, Any]:
 
 
 def _facts(
-    draft: Draft, launch: Reading | None, given: Reading | None, plain: bool
+    draft: Draft, launch: Reading | None, from_files: Reading | None, plain: bool
 ) -> tuple[Fact, ...]:
     """Every field that is known: as the log prints it, as its launch says it, as the files do.
 
     plain: the options chose the kernels as soon as there was a choice.
     """
     facts = dict(draft.facts)
-    for reading, own in ((launch, True), (given, False)):
+    for reading, from_launch in ((launch, True), (from_files, False)):
         if reading is None:
             continue
         for path, value in _values(reading).items():
@@ -194,7 +194,7 @@ def _facts(
             if plain and _unknown_kernel(fact, draft):
                 continue
             # A launch is read by the framework's rules; single lines only by what they print.
-            if own and path not in ("model.name", "training.precision"):
+            if from_launch and path not in ("model.name", "training.precision"):
                 facts[path] = fact
             else:
                 facts.setdefault(path, fact)
@@ -216,9 +216,9 @@ def _place_of_setting(reading: Reading, path: str) -> tuple[str, int]:
     if part == "plan" and reading.framework in frameworks.FRAMEWORKS:
         field = frameworks.get(reading.framework).fields.get(name)
         names = (*names, *(field.names if field else ()))
-    wanted = {_plain(one) for one in names}
+    plain_names = {_plain(n) for n in names}
     for setting in reversed(reading.settings):
-        if _plain(setting.name) in wanted:
+        if _plain(setting.name) in plain_names:
             return setting.file, setting.line
     return "", 0
 

@@ -91,8 +91,8 @@ class MlLog(Reader):
         """The time since the last point, and how many samples were trained in it."""
         after = self._samples(meta, key == "block_stop")
         if self.point is not None and after is not None and after > self.point[1]:
-            begun, before = self.point
-            self.parts.append((after, (when - begun) / 1e3 / (after - before), line, key in ENDS))
+            begun, previous = self.point
+            self.parts.append((after, (when - begun) / 1e3 / (after - previous), line, key in ENDS))
         self.done = max(self.done, after or 0.0)
         self.point = (when, self.done) if key == "train_loss" else None
 

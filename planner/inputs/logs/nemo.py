@@ -47,10 +47,10 @@ class Nemo(Reader):
             self.draft.pause()
         elif len(self.said) == MOST_FACTS:
             return False
-        elif found := _RANKS.search(text):
-            self.said.append(("accelerators", len(re.findall(r"\d+", found[1])), number))
-        elif found := _KEY.fullmatch(text):
-            self._key(found[1], found[2], number)
+        elif match := _RANKS.search(text):
+            self.said.append(("accelerators", len(re.findall(r"\d+", match[1])), number))
+        elif match := _KEY.fullmatch(text):
+            self._key(match[1], match[2], number)
         return False
 
     def _key(self, name: str, text: str, line: int) -> None:

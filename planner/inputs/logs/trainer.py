@@ -47,7 +47,7 @@ FIELDS: dict[str, str] = table("planner.inputs.logs", "names.json")["trainer"]
 def _seconds(text: str) -> float:
     """A number, or hours, minutes and seconds, as Trainer.log_metrics prints a time."""
     parts = [number_of(part) for part in text.split(":")]
-    return sum(part * 60.0**place for place, part in enumerate(reversed(parts)))
+    return sum(part * 60.0**power for power, part in enumerate(reversed(parts)))
 
 
 class Trainer(Reader):
@@ -83,21 +83,21 @@ class Trainer(Reader):
         self.total = self.total or self._total(text)
         if logged := _LOGGED.search(text):
             self._logged(logged, number)
-        if found := _SAID.search(text):
-            self._said(found[1], found[2], number)
+        if match := _SAID.search(text):
+            self._said(match[1], match[2], number)
         for name, value in _METRIC.findall(text):
             self.metrics.setdefault(name, (_seconds(value), number))
-        if found := _LOSS.search(text):
-            self.draft.loss(found[1], number)
-        if found := _OVERRIDES.search(text):
-            self.overrides = found[1] or found[2] or ""
+        if match := _LOSS.search(text):
+            self.draft.loss(match[1], number)
+        if match := _OVERRIDES.search(text):
+            self.overrides = match[1] or match[2] or ""
         self.accelerate = self.accelerate or "Distributed environment" in text
         return False
 
     def _total(self, text: str) -> int:
         """The steps of the run, by ms-swift's report or by the bar at which a loss is reported."""
-        if found := _STEPS.search(text):
-            return int(found[1])
+        if match := _STEPS.search(text):
+            return int(match[1])
         return self.bar if _REPORT.search(text) else 0
 
     def _said(self, name: str, text: str, line: int) -> None:
@@ -149,8 +149,8 @@ class Trainer(Reader):
         if "gradient_checkpointing=true" in self.overrides.lower():
             self.draft.say("plan.recompute", "full", 0)
         runtime, line = self.metrics.get("train_runtime", (0.0, 0))
-        said = self.metrics.get("global_step", (0.0, 0))[0]
-        steps = int(said) if 1 <= said < MOST else self.total
+        printed = self.metrics.get("global_step", (0.0, 0))[0]
+        steps = int(printed) if 1 <= printed < MOST else self.total
         micro, where = self.metrics.get("train_batch_size", (0.0, 0))
         if 1 <= micro < MOST:
             self.draft.say("plan.micro_batch_size", int(micro), where)
@@ -188,8 +188,8 @@ class Trainer(Reader):
             return
         for name, value in model.model_dump(mode="json", exclude_defaults=True).items():
             plain = isinstance(value, (bool, int, float, str))
-            said = value if plain else json.dumps(value)
-            self.draft.say(f"model.{name}", said, self.first)
+            text = value if plain else json.dumps(value)
+            self.draft.say(f"model.{name}", text, self.first)
 
     @property
     def code_base(self) -> CodeBase | None:

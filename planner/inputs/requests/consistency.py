@@ -33,13 +33,13 @@ def _of_cluster(cluster: ClusterSpec, training: TrainingSpec) -> Iterator[Proble
         if precision not in known:
             has = f"; it has {', '.join(known)}" if known else ""
             detail = f"{accelerator.id} has no {precision} matrix units{has}"
-            place = "/training/precision"
-            yield problem(place, "unsupported_precision", detail, precision, allowed=known)
+            pointer = "/training/precision"
+            yield problem(pointer, "unsupported_precision", detail, precision, allowed=known)
         if reserved is not None and reserved >= accelerator.memory_bytes:
             limit = f"the {accelerator.memory_bytes:.0f} bytes of {accelerator.id}"
             detail = f"must be below {limit}, got {reserved:.0f}"
-            place = "/cluster/reserved_bytes_per_accelerator"
-            yield problem(place, "no_memory_left", detail, reserved)
+            pointer = "/cluster/reserved_bytes_per_accelerator"
+            yield problem(pointer, "no_memory_left", detail, reserved)
 
 
 def _of_model(model: ModelSpec, training: TrainingSpec) -> Iterator[Problem]:

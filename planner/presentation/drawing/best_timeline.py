@@ -20,11 +20,11 @@ def timeline_here(document: dict[str, Any]) -> TimelineAnswer:
 
 
 def best_timeline(
-    answer: PlanAnswer, asked: Callable[[dict[str, Any]], TimelineAnswer] = timeline_here
+    answer: PlanAnswer, ask: Callable[[dict[str, Any]], TimelineAnswer] = timeline_here
 ) -> list[str]:
     """The pipeline of an answer's best plan as SVG; none without stages, or of too many actions.
 
-    asked: what answers the request for the timeline.
+    ask: answers the request for the timeline.
     """
     best = answer.best
     if best is None or best.plan.pp == 1:
@@ -32,4 +32,4 @@ def best_timeline(
     if 3 * best.num_micro_batches * best.plan.pp * best.plan.vpp > _MOST_ACTIONS:
         return []
     document = {**answer.request, "plan": best.plan.model_dump(mode="json")}
-    return [svg(asked(document), "light")]
+    return [svg(ask(document), "light")]

@@ -27,12 +27,12 @@ _TIME_COLOURS = (
 
 
 def _styles(
-    found: Mapping[str, TimePart] | Mapping[str, MemoryPart], colours: tuple[str, ...]
+    parts: Mapping[str, TimePart] | Mapping[str, MemoryPart], colours: tuple[str, ...]
 ) -> dict[str, tuple[str, str]]:
     """The letter and the colour of each part."""
-    letters = (part.letter for part in found.values())
+    letters = (part.letter for part in parts.values())
     colour = chain(colours, repeat("white"))
-    return dict(zip(found, zip(letters, colour, strict=False), strict=False))
+    return dict(zip(parts, zip(letters, colour, strict=False), strict=False))
 
 
 _MEMORY_STYLES = _styles(MEMORY_PARTS, _MEMORY_COLOURS)
@@ -59,7 +59,7 @@ def memory_bars(memory: Memory, console: Console) -> list[RenderableType]:
     if hidden:
         title.append(f"; {hidden} more stage{'s' * (hidden > 1)}, none fuller", style="")
     drawn = [cells(stage.parts, scale, width, MEMORY_PARTS) for stage in stages]
-    used = [name for name in MEMORY_PARTS if any(one[name] for one in drawn)]
+    used = [name for name in MEMORY_PARTS if any(parts[name] for parts in drawn)]
     return [title, grid, legend({name: name for name in used}, _MEMORY_STYLES, console)]
 
 
@@ -109,12 +109,12 @@ def cells(
     parts: Mapping[str, float], scale: float, width: int, names: Iterable[str]
 ) -> dict[str, int]:
     """How many characters each part takes: cumulative rounding keeps the whole within one."""
-    found, end, filled = {}, 0.0, 0
+    counts, end, filled = {}, 0.0, 0
     for name in names:
         end += parts.get(name, 0.0)
-        found[name] = round(width * end / scale) - filled
-        filled += found[name]
-    return found
+        counts[name] = round(width * end / scale) - filled
+        filled += counts[name]
+    return counts
 
 
 def glyph(letter: str, console: Console) -> str:
@@ -131,8 +131,8 @@ def _capacity_mark(line: Text, at: float, width: int, console: Console) -> Text:
     """The bar with the capacity as a line: after its end, or inside it where a stage overflows."""
     mark = "|" if _plain(console) else "┃"
     position = round(width * at)
-    before, after = line[:position], line[position:]
-    return Text.assemble(before, (mark, "bold"), after)
+    start, end = line[:position], line[position:]
+    return Text.assemble(start, (mark, "bold"), end)
 
 
 def legend(

@@ -25,10 +25,10 @@ def evidence_rows(
     evidence: Evidence, report: PlanReport, accelerator_id: str
 ) -> Iterator[tuple[str, RenderableType]]:
     """Titled rows: the ground of a plan's estimate, and the record, else the nearest run."""
-    words = prose(evidence.text, indent=0)
+    text = prose(evidence.text, indent=0)
     yield (
         "evidence",
-        Flow([Text(str(word), _STYLES[evidence.ground]) for word in words.pieces], " "),
+        Flow([Text(str(piece), _STYLES[evidence.ground]) for piece in text.pieces], " "),
     )
     if evidence.record is None:
         yield "", Flow(_nearest(evidence.nearest[0], accelerator_id), ", ")
@@ -49,7 +49,7 @@ def _record(record: Record, report: PlanReport) -> Iterator[str]:
     differs = list(record.differs[:_MOST_DIFFERENCES])
     if more := len(record.differs) - len(differs):
         differs.append(f"{more} more")
-    yield from (f"{words}," for words in differs[:-1])
+    yield from (f"{change}," for change in differs[:-1])
     yield differs[-1]
 
 

@@ -35,7 +35,7 @@ _MOST = {"error": 12, "warning": 8, "hint": 4}  # findings that are listed of a 
 
 def _head(answer: LintAnswer, parameters: float, main: str) -> list[RenderableType]:
     """The verdict and the number of findings; what was judged."""
-    words, style = _VERDICTS[answer.verdict]
+    verdict, style = _VERDICTS[answer.verdict]
     counts = ", ".join(
         f"{n} {name}{'s' * (n != 1)}"
         for name in _HEADS
@@ -51,7 +51,7 @@ def _head(answer: LintAnswer, parameters: float, main: str) -> list[RenderableTy
         training["precision"],
     ]
     return [
-        Text.assemble((main, "bold"), " ", (words, style), f" · {counts}" if counts else ""),
+        Text.assemble((main, "bold"), " ", (verdict, style), f" · {counts}" if counts else ""),
         Flow(judged, indent=2, style="dim"),
     ]
 
@@ -106,9 +106,9 @@ def _findings(severity: Severity, findings: list[Finding]) -> list[RenderableTyp
 
 
 def _finding(finding: Finding, style: str) -> RenderableType:
-    place = f"{finding.file}:{finding.line}" if finding.line else finding.file
-    said = [word for word in (place, finding.option) if word]
-    head = Flow([Text(f"  {finding.code}", style), *said], "  ", indent=4)
+    where = f"{finding.file}:{finding.line}" if finding.line else finding.file
+    parts = [part for part in (where, finding.option) if part]
+    head = Flow([Text(f"  {finding.code}", style), *parts], "  ", indent=4)
     return Group(head, prose(finding.text, indent=4))
 
 
@@ -137,10 +137,10 @@ def _plan(title: str, report: PlanReport) -> RenderableType:
 
 
 def _gain(gain: Gain) -> RenderableType:
-    told = f"{gain.low:.2f} to {gain.high:.2f} at 80 %, {share(gain.chance)} likely to be faster"
-    told += ": measure both" if gain.inside_error else ""
+    text = f"{gain.low:.2f} to {gain.high:.2f} at 80 %, {share(gain.chance)} likely to be faster"
+    text += ": measure both" if gain.inside_error else ""
     style = "yellow" if gain.inside_error else "bold green"
-    return Flow([Text(f"  {gain.speedup:.2f}x faster,", style), *told.split()], " ", indent=2)
+    return Flow([Text(f"  {gain.speedup:.2f}x faster,", style), *text.split()], " ", indent=2)
 
 
 def _changes(changes: Iterable[FlagChange], main: str) -> RenderableType:
@@ -149,9 +149,9 @@ def _changes(changes: Iterable[FlagChange], main: str) -> RenderableType:
     lengths = [head.cell_len for head, _, _ in rows]
     column = max([length for length in lengths if length <= _LONGEST_HEAD], default=0)
     lines: list[RenderableType] = []
-    for head, value, words in rows:
+    for head, value, pieces in rows:
         head.pad_right(max(0, column - head.cell_len) + 1)
-        lines.append(Flow([head, *words], " ", indent=min(column, _LONGEST_HEAD) + 2))
+        lines.append(Flow([head, *pieces], " ", indent=min(column, _LONGEST_HEAD) + 2))
         if value:
             lines.append(Text(f"      {value}", "bold"))
     return Group(*lines)
@@ -168,18 +168,18 @@ def _change(change: FlagChange, main: str) -> tuple[Text, str, list[Text]]:
     if change.misspelled and change.before == change.after:
         values = ("", "")
     value = " -> ".join(filter(None, values))
-    words = [Text(word, "dim") for word in change.why.split()]
+    pieces = [Text(w, "dim") for w in change.why.split()]
     below = ""
     if head.cell_len + len(value) < _LONGEST_HEAD:
         head.append(f" {value}".rstrip(), "bold")
     elif len(value) > _LONGEST_VALUE:
         below = value
     elif value and change.after is not None:
-        words = [*(Text(word, "bold") for word in value.split(" ")), Text("·", "dim"), *words]
+        pieces = [*(Text(w, "bold") for w in value.split(" ")), Text("·", "dim"), *pieces]
     if change.line:
         file = "line " if change.file == main else f"{change.file}:"
-        words.append(Text(f"({file}{change.line})", "dim"))
-    return head, below, words
+        pieces.append(Text(f"({file}{change.line})", "dim"))
+    return head, below, pieces
 
 
 def _left(answer: LintAnswer) -> Iterator[RenderableType]:
@@ -188,10 +188,10 @@ def _left(answer: LintAnswer) -> Iterator[RenderableType]:
     assumed = (text for text in answer.assumed if not any(name in text for name in demanded))
     yield from notes("Assumed", assumed)
     if answer.unread:
-        names = list(dict.fromkeys(said.name for said in answer.unread))
+        names = list(dict.fromkeys(setting.name for setting in answer.unread))
         rest = len(names) - _MOST_UNREAD
         more = [f"and {rest} more"] if rest > 0 else []
         title = Text("Not part of a plan ", "bold")
-        words: list[str | Text] = [title, *names[:_MOST_UNREAD], *more]
+        parts: list[str | Text] = [title, *names[:_MOST_UNREAD], *more]
         yield Text()
-        yield Flow(words, " ", indent=2, style="dim")
+        yield Flow(parts, " ", indent=2, style="dim")

@@ -64,7 +64,7 @@ def _next(answer: ReinforcementAnswer, request: ReinforcementRequest) -> Iterato
     """The launch files, or why there are none."""
     trainer = request.reinforcement.trainer
     if problems := list(unsaid(request.reinforcement, request.trainer)):
-        yield prose(f"No launch files: {'; '.join(one.detail for one in problems)}.", hanging=2)
+        yield prose(f"No launch files: {'; '.join(p.detail for p in problems)}.", hanging=2)
     elif answer.framework is None:
         yield prose(f"No launch files: {trainer} can't run this training.", hanging=2)
     else:
@@ -104,11 +104,11 @@ def _header_rows(
     yield Flow([*whole_plan_words(answer.training.plan), step], indent=2, head=head)
 
 
-def _engine(made: Generation, most: int) -> list[str]:
+def _engine(made: Generation, limit: int) -> list[str]:
     """What one engine does at a time."""
     return [
         *(["expert parallel"] if made.expert_parallel else []),
-        f"{made.running:,.0f} responses at a time, of at most {most:,}",
+        f"{made.running:,.0f} responses at a time, of at most {limit:,}",
         f"{seconds(made.decode_s)} per token",
         f"{made.steady_tokens_per_s / made.tp:,.0f} tokens/s per accelerator while all are busy",
         f"cache of {gib(made.cache_bytes)} GiB each",
@@ -137,33 +137,33 @@ def _ways(answer: ReinforcementAnswer, request: ReinforcementRequest) -> Iterato
     part = answer.parts_s[answer.dominant] / sum(answer.parts_s.values())
     waits = ", mostly waiting for the longest responses" if "longest" in best.limited_by else ""
     yield Text(f"longest part: {answer.dominant}, {share(part)}{waits}")
-    for one in others:
-        yield _other(one, best, request)
+    for way in others:
+        yield _other(way, best, request)
 
 
-def _other(one: Way, best: Way, request: ReinforcementRequest) -> RenderableType:
+def _other(way: Way, best: Way, request: ReinforcementRequest) -> RenderableType:
     """Another way, against the one that is answered."""
-    nodes = one.generation_nodes
+    nodes = way.generation_nodes
     where = (
         "generating on the ranks that train"
-        if one.generation == "same"
+        if way.generation == "same"
         else f"{nodes} node{'s' * (nodes > 1)} generate, {request.nodes - nodes} train"
     )
     late = (
-        [f"with --staleness {one.staleness:g}"]
-        if one.staleness > request.reinforcement.staleness
+        [f"with --staleness {way.staleness:g}"]
+        if way.staleness > request.reinforcement.staleness
         else []
     )
     return Flow(
         [
-            f"{one.name}: {seconds(one.step_time_s)} per step",
+            f"{way.name}: {seconds(way.step_time_s)} per step",
             where,
-            f"tp {one.generation_tp}",
-            f"limited by {one.limited_by}",
+            f"tp {way.generation_tp}",
+            f"limited by {way.limited_by}",
             *late,
         ],
         indent=4,
-        style="" if one.step_time_s < best.step_time_s else "dim",
+        style="" if way.step_time_s < best.step_time_s else "dim",
         head="or ",
     )
 
@@ -181,10 +181,10 @@ def _parts(answer: ReinforcementAnswer) -> RenderableType:
 def _transfer(answer: ReinforcementAnswer) -> Iterator[RenderableType]:
     """The steps that the transfer's seconds add up from."""
     pieces = [f"{amount(answer.weight_bytes)} of weights"]
-    for one in answer.transfer:
-        how = f"gathered over {one.ranks:,} ranks" if one.op == "all_gather" else "sent"
-        size = amount(one.payload_bytes)
-        pieces.append(f"{one.title}: {size} {how} in {seconds(one.seconds)}")
+    for t in answer.transfer:
+        how = f"gathered over {t.ranks:,} ranks" if t.op == "all_gather" else "sent"
+        size = amount(t.payload_bytes)
+        pieces.append(f"{t.title}: {size} {how} in {seconds(t.seconds)}")
     if not answer.transfer:
         pieces.append("every rank already has all of them")
     yield Flow(pieces, indent=4, style="dim", head="  weight_transfer: ")

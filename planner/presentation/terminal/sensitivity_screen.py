@@ -30,24 +30,24 @@ def sensitivity_screen(
 ) -> RenderableType:
     """The answer to `planner sensitivity`."""
     drawn, still = rows(answer), quiet(answer)
-    own = answer.held.id != answer.best.id
+    differs = answer.held.id != answer.best.id
     parts: list[RenderableType] = [
         header(summary, answer.profile),
         Text(),
-        *_plan("Given plan" if own else "Best plan", answer.held, answer, summary),
-        *(_plan("Best plan", answer.best, answer, summary) if own else ()),
+        *_plan("Given plan" if differs else "Best plan", answer.held, answer, summary),
+        *(_plan("Best plan", answer.best, answer, summary) if differs else ()),
         Text(),
         *_tornado(answer, drawn, console),
     ]
     if still:
         parts.append(Flow(still, ", ", indent=2, style="dim", head="little effect:  "))
-    changing = [one for one in answer.inputs if one.changes]
+    changing = [row for row in answer.inputs if row.changes]
     if len(answer.inputs) <= _EXPLAINED:
-        for one in answer.inputs:
-            parts += notes(one.title, one.words) or [Text(), Text(one.title, "bold")]
+        for row in answer.inputs:
+            parts += notes(row.title, row.words) or [Text(), Text(row.title, "bold")]
     elif changing:
         parts += [Text(), Text("Where the best plan changes", "bold")]
-        parts += [line for one in changing for line in _changes(one)]
+        parts += [line for row in changing for line in _changes(row)]
     return Group(*parts)
 
 
@@ -55,12 +55,12 @@ def _plan(
     title: str, report: PlanReport, answer: SensitivityAnswer, summary: RequestSummary
 ) -> Iterator[RenderableType]:
     """A plan's fields and its results at the base; a plan held fixed is marked."""
-    held = ", held fixed" * (report is answer.held)
-    first, *words = whole_plan_words(report.plan)
+    fixed = ", held fixed" * (report is answer.held)
+    first, *parts = whole_plan_words(report.plan)
     if answer.measure == "peak memory":
-        words.append(f"peak {size(report.memory.peak_bytes)}")
-    head = Text.assemble((f"{title}{held}", "bold"), f"  {first}")
-    yield Flow([head, *words], indent=2)
+        parts.append(f"peak {size(report.memory.peak_bytes)}")
+    head = Text.assemble((f"{title}{fixed}", "bold"), f"  {first}")
+    yield Flow([head, *parts], indent=2)
     yield Flow([*speed(report), *whole_run(report, summary)], indent=2, head="  ")
 
 
@@ -71,10 +71,10 @@ def _cut(title: str, longest: int) -> str:
 def _nearest_values(rows: list[Row], asked_ends: Sequence[str]) -> Iterator[RenderableType]:
     """The ends that are not those asked for, since only some values are possible."""
     others = [
-        f"{row.title} {words}"
+        f"{row.title} {factor}"
         for row in rows
         for bar in row.bars
-        if (words := factor_words(bar.factor)) not in asked_ends
+        if (factor := factor_words(bar.factor)) not in asked_ends
     ]
     if others:
         yield Flow(others, ", ", indent=2, style="dim", head="^ nearest possible value: ")
@@ -98,15 +98,15 @@ def _tornado(
     head = f"{'':{names}}  {'base':>{values}}  {asked_ends[0]:>{low}} "
     head += f"{'less':>{side}}|{'more':<{side}} {asked_ends[1]:>{high}}"
     yield Text(head + "  elasticity" * elastic, "dim", no_wrap=True, overflow="ellipsis")
-    most = reach(rows)
+    limit = reach(rows)
     letters = console.options.ascii_only
     for row in rows:
         for again in (False, True)[: 1 + row.again]:
-            left, right = _ends(row, asked_ends, again)
+            low_cell, right = _ends(row, asked_ends, again)
             title, value = ("  planned again", "") if again else (row.title, row.value)
             line = Text(no_wrap=True, overflow="ellipsis", style="dim" if again else "")
-            line.append(f"{_cut(title, names):{names}}  {value:>{values}}  {left:>{low}} ")
-            line.append_text(_bars(row, again, side, most, letters))
+            line.append(f"{_cut(title, names):{names}}  {value:>{values}}  {low_cell:>{low}} ")
+            line.append_text(_bars(row, again, side, limit, letters))
             line.append(f" {right:>{high}}")
             if elastic and not again:
                 line.append(f"  {row.elasticity:>10}")
@@ -127,14 +127,14 @@ def _ends(row: Row, asked_ends: tuple[str, str], again: bool) -> tuple[str, str]
     """The two end values of a line, marked if their factor differs from the column's."""
     cells = {False: "", True: ""}
     for bar in row.bars:
-        words = bar.replanned_words if again else bar.fixed_words
+        cell = bar.replanned_words if again else bar.fixed_words
         factor = factor_words(bar.factor)
-        if words:
-            cells[bar.factor > 1] = words if factor in asked_ends else f"{words}^"
+        if cell:
+            cells[bar.factor > 1] = cell if factor in asked_ends else f"{cell}^"
     return cells[False], cells[True]
 
 
-def _bars(row: Row, again: bool, side: int, most: float, letters: bool) -> Text:
+def _bars(row: Row, again: bool, side: int, limit: float, letters: bool) -> Text:
     """The cells of a line's bars, decreases left of the base; a longer bar is drawn first."""
     cells: list[tuple[str, str]] = [(" ", "")] * (2 * side)
 
@@ -143,7 +143,7 @@ def _bars(row: Row, again: bool, side: int, most: float, letters: bool) -> Text:
 
     for bar in sorted(row.bars, key=lambda bar: -abs(change(bar))):
         sign, letter, colour = _SIGNS[bar.factor > 1]
-        length = round(abs(change(bar)) / most * side)
+        length = round(abs(change(bar)) / limit * side)
         for k in range(length):
             cells[side + k if change(bar) > 0 else side - 1 - k] = (
                 letter if letters else sign,

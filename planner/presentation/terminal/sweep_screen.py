@@ -23,8 +23,8 @@ _LEAST_PLAN = 12  # cells
 def sweep_screen(answer: SweepAnswer, width: int) -> RenderableType:
     """The counts, the first rows with figures, and an example reason for each failed outcome."""
     counts = [f"{answer.outcomes[o]:,} {OUTCOMES[o]}" for o in OUTCOMES if o in answer.outcomes]
-    asked = len(answer.rows)
-    title = Text(f"{asked:,} request{'s' * (asked != 1)}", "bold")
+    count = len(answer.rows)
+    title = Text(f"{count:,} request{'s' * (count != 1)}", "bold")
     rows: list[RenderableType] = [Flow([title, *counts], indent=2)]
     priced = [row for row in answer.rows if row["iteration_time_s"] is not None]
     if priced:
@@ -50,15 +50,15 @@ def _table(inputs: Sequence[str], rows: Sequence[Row], width: int) -> Table:
         ["GiB", *(gib(row["peak_bytes"]) for row in rows)],
     ]  # fmt: skip
     table = plain_table()
-    left = width
+    room = width
     for heading, *cells in columns:
-        own = max(map(len, [*heading.split(), *cells]))
-        left -= own + 2
-        table.add_column(heading, justify="right", vertical="bottom", width=own)
+        size = max(map(len, [*heading.split(), *cells]))
+        room -= size + 2
+        table.add_column(heading, justify="right", vertical="bottom", width=size)
     table.add_column("plan", no_wrap=True, vertical="bottom")
     for *cells, row in zip(*(cells for _, *cells in columns), rows, strict=True):
         plan = Text(" ".join(plan_words(row)))
-        plan.truncate(max(left, _LEAST_PLAN), overflow="ellipsis")
+        plan.truncate(max(room, _LEAST_PLAN), overflow="ellipsis")
         table.add_row(*cells, plan)
     return table
 

@@ -88,8 +88,8 @@ class Question:
     @cached_property
     def belief(self) -> Belief:
         """The posterior of the candidates' times, given the site's other runs and their own."""
-        own = {run.id for run in self.runs}
-        others = tuple(run for run in self.site.runs if run.id not in own)
+        ids = {run.id for run in self.runs}
+        others = tuple(run for run in self.site.runs if run.id not in ids)
         known = Site(name=self.site.name, runs=others).correction
         return believed(known, self.features, self.seconds, self.measured)
 
@@ -114,11 +114,11 @@ def question(request: PlanRequest, site: Site, without: Collection[str] = ()) ->
     request's own plan cannot run.
     """
     named = [] if request.plan is None else [_checked(request, request.plan)]
-    found = compete(request, top_k=_SEARCHED)[0].outcome.best
-    before = [(run, PlanRequest.model_validate(run.request)) for run in site.runs]
-    runs = [(run, own.named_plan) for run, own in before if _key(own) == _key(request)]
-    plans = _without_ids([*named, *found], without)
-    first = _distinct(request, plans, site, kept=sum(plan in named for plan in plans))
+    best = compete(request, top_k=_SEARCHED)[0].outcome.best
+    earlier = [(run, PlanRequest.model_validate(run.request)) for run in site.runs]
+    runs = [(run, r.named_plan) for run, r in earlier if _key(r) == _key(request)]
+    plans = _without_ids([*named, *best], without)
+    first = _distinct(request, plans, site, named=sum(plan in named for plan in plans))
     measured: dict[int, list[LearnedRun]] = {}
     for run, plan in runs:
         at = _index_of_plan(request, site, run, plan, first)
@@ -142,9 +142,9 @@ def _checked(request: PlanRequest, plan: ParallelPlan) -> ParallelPlan:
     _, rules = prepared(request)
     if reasons := illegal(request, plan, rules):
         raise RequestError(from_reasons(reasons))
-    own = report(cost_model(request), request, plan)
-    if not own.fits:
-        raise RequestError(from_reasons([memory_reason(own)]))
+    priced = report(cost_model(request), request, plan)
+    if not priced.fits:
+        raise RequestError(from_reasons([memory_reason(priced)]))
     return plan
 
 
@@ -169,8 +169,8 @@ def _priced(
     if not plans:
         return np.zeros(0), ()
     model, rows = request.model, Plans.from_rows(plans)
-    found = pricing.cost_model(request, site.unlearned).evaluate(rows)
-    shares = shares_of(model, request.training, rows, found.time_parts_s)
+    estimates = pricing.cost_model(request, site.unlearned).evaluate(rows)
+    shares = shares_of(model, request.training, rows, estimates.time_parts_s)
     accelerator = request.cluster.groups[0].accelerator
     family = profile_for(accelerator).family
     features = tuple(
@@ -189,7 +189,7 @@ def _priced(
         )
         for row, plan in zip(shares.tolist(), plans, strict=True)
     )
-    return found.iteration_time_s, features
+    return estimates.iteration_time_s, features
 
 
 def _site_seconds(request: PlanRequest, plans: Sequence[ParallelPlan]) -> Array:
@@ -200,20 +200,20 @@ def _site_seconds(request: PlanRequest, plans: Sequence[ParallelPlan]) -> Array:
 
 
 def _distinct(
-    request: PlanRequest, plans: Sequence[ParallelPlan], site: Site, kept: int
+    request: PlanRequest, plans: Sequence[ParallelPlan], site: Site, named: int
 ) -> list[ParallelPlan]:
-    """The first MOST_CANDIDATES plans that the cost model tells apart; the first `kept` stay."""
+    """The first MOST_CANDIDATES plans that the cost model tells apart; the first `named` stay."""
     seconds, features = _priced(request, plans, site)
-    shares = np.array([one.shares for one in features])
-    found: list[int] = []
+    shares = np.array([f.shares for f in features])
+    chosen: list[int] = []
     for i in range(len(plans)):
-        apart = np.abs(shares[found] - shares[i]).sum(1) > _SAME
-        apart |= np.abs(np.log(seconds[found] / seconds[i])) > _SAME_TIME
-        if i < kept or bool(apart.all()):
-            found.append(i)
-        if len(found) == MOST_CANDIDATES + kept:
+        differs = np.abs(shares[chosen] - shares[i]).sum(1) > _SAME
+        differs |= np.abs(np.log(seconds[chosen] / seconds[i])) > _SAME_TIME
+        if i < named or bool(differs.all()):
+            chosen.append(i)
+        if len(chosen) == MOST_CANDIDATES + named:
             break
-    return [plans[i] for i in found]
+    return [plans[i] for i in chosen]
 
 
 def _key(request: PlanRequest) -> list[Any]:
@@ -239,15 +239,15 @@ def _index_of_plan(
     states.
     """
     is_open = {text.split(":")[0].removeprefix("plan.") for text in run.left_open}
-    own = plan.model_dump(exclude=is_open)
-    same = [i for i, one in enumerate(plans) if one.model_dump(exclude=is_open) == own]
+    fields = plan.model_dump(exclude=is_open)
+    same = [i for i, p in enumerate(plans) if p.model_dump(exclude=is_open) == fields]
     if same:
         return same[0]
     split = plan.model_dump(include=_SPLIT)
-    alike = [i for i, one in enumerate(plans) if one.model_dump(include=_SPLIT) == split]
-    seconds, _ = _priced(request, [plan, *(plans[i] for i in alike)], site)
+    candidates = [i for i, p in enumerate(plans) if p.model_dump(include=_SPLIT) == split]
+    seconds, _ = _priced(request, [plan, *(plans[i] for i in candidates)], site)
     equal = np.abs(np.log(seconds[1:] / seconds[0])) < _EQUAL
-    return next((i for i, is_equal in zip(alike, equal, strict=True) if is_equal), len(plans))
+    return next((i for i, is_equal in zip(candidates, equal, strict=True) if is_equal), len(plans))
 
 
 def tune(question: Question, budget: Budget) -> TuneAnswer:
@@ -315,8 +315,8 @@ def _ending(question: Question, advice: Advice, budget: Budget) -> Ending | None
         return Ending(code="rule", text=text)
     if budget.runs is not None and len(question.runs) >= budget.runs:
         text = f"{len(question.runs)} of {budget.runs} runs are spent"
-        left = f"; the chance of {faster} is still {advice.chance:.0%}" if question.runs else ""
-        return Ending(code="runs", text=text + left)
+        chance = f"; the chance of {faster} is still {advice.chance:.0%}" if question.runs else ""
+        return Ending(code="runs", text=text + chance)
     return None
 
 
@@ -325,17 +325,17 @@ def _next(question: Question, advice: Advice, at: int) -> NextRun:
     slow_s = exp(float(belief.mean[at] + _MOST_LIKELY * belief.deviation[at]))
     limit_s = 60.0 * ceil((START_S + ITERATIONS * slow_s) / 60.0)
     if not question.measured:
-        why = "expected to be the fastest; nothing is measured yet"
+        reason = "expected to be the fastest; nothing is measured yet"
     else:
         sooner = float(np.exp(belief.mean[at]) / min(question.measured.values()) - 1.0)
-        told = f"{abs(sooner):.1%} {'slower' if sooner > 0 else 'faster'}"
-        why = (
-            f"expected {told} than the best measured, ±{belief.deviation[at] * _COVERED:.1%}: a "
+        gap = f"{abs(sooner):.1%} {'slower' if sooner > 0 else 'faster'}"
+        reason = (
+            f"expected {gap} than the best measured, ±{belief.deviation[at] * _COVERED:.1%}: a "
             f"run of it saves {advice.gains[at]:.2%} of the time on average, the most of all"
         )
     return NextRun(
         id=plan_id(question.plans[at]),
-        why=why,
+        why=reason,
         iterations=ITERATIONS,
         time_limit_s=limit_s,
         gpu_hours=limit_s * question.request.cluster.accelerators / HOUR_S,

@@ -92,8 +92,8 @@ class Engine:
             try:
                 self._run_under_lease(executor)
             except (Unavailable, SQLAlchemyError) as error:
-                why = error if isinstance(error, Unavailable) else type(error).__name__
-                _log.warning("jobs wait for the database: %s", why)
+                reason = error if isinstance(error, Unavailable) else type(error).__name__
+                _log.warning("jobs wait for the database: %s", reason)
                 self._stopping.wait(1.0)
             except Exception:
                 _log.exception("the job engine failed")
@@ -156,9 +156,9 @@ class Engine:
             status=["SUCCESS", "ERROR", "CANCELLED"], limit=1000, load_input=False,
             load_output=False,
         )  # fmt: skip
-        for one in done:
-            self._fail_orphan(one.workflow_id)
-        DBOS.delete_workflows([one.workflow_id for one in done])
+        for w in done:
+            self._fail_orphan(w.workflow_id)
+        DBOS.delete_workflows([w.workflow_id for w in done])
         for folder in data_folder(FOLDER).glob("??_*"):
             job = self.store.jobs.get(folder.name)
             if job is None or job.state in OVER:
@@ -189,7 +189,7 @@ def _reconcile(store: Store) -> None:
     if not sent:
         return
     known = DBOS.list_workflows(workflow_ids=sent, load_input=False, load_output=False)
-    for id in set(sent) - {one.workflow_id for one in known}:
+    for id in set(sent) - {w.workflow_id for w in known}:
         _log.warning("job %s is requeued: its finished steps are lost", id)
         store.jobs.requeue(id)
 
@@ -199,7 +199,7 @@ def _recover_from_dead_servers(store: Store) -> None:
     # The order matters: an executor takes its lease before it begins anything.
     begun = DBOS.list_workflows(status="PENDING", load_input=False, load_output=False)
     alive = store.servers.alive()
-    if dead := {str(one.executor_id) for one in begun} - alive:
+    if dead := {str(w.executor_id) for w in begun} - alive:
         DBOS._recover_pending_workflows(sorted(dead))
 
 

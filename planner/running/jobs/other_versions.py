@@ -35,10 +35,10 @@ def requeue(store: Store) -> None:
 
 def _left_behind(store: Store) -> list[str]:
     begun = DBOS.list_workflows(status=["PENDING", "ENQUEUED"], load_input=False, load_output=False)
-    others = [one for one in begun if one.app_version != STEPS_VERSION]
+    others = [w for w in begun if w.app_version != STEPS_VERSION]
     if not others:
         return []
     versions = {name.partition(_MARK)[2] for name in store.servers.alive()}
     if "" in versions:  # of an earlier release, which may be of any of them
         return []
-    return [one.workflow_id for one in others if one.app_version not in versions]
+    return [w.workflow_id for w in others if w.app_version not in versions]

@@ -173,10 +173,10 @@ def damage(path: Path) -> str | None:
         with closing(
             sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         ) as connection:
-            found = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+            finding = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
     except sqlite3.DatabaseError as error:
         return str(error)
-    return None if found == "ok" else found
+    return None if finding == "ok" else finding
 
 
 def _check_lost(path: Path) -> None:
@@ -249,10 +249,10 @@ def _engine(url: str) -> sa.Engine:
     return engine
 
 
-def _connected(_: Any, __: Any, words: Any, options: Any) -> Any:
+def _connected(_: Any, __: Any, arguments: Any, options: Any) -> Any:
     from planner.running.store.postgres import TimeoutConnection
 
-    return TimeoutConnection.connect(*words, **options)
+    return TimeoutConnection.connect(*arguments, **options)
 
 
 def _sqlite(path: Path) -> sa.Engine:

@@ -59,11 +59,11 @@ class SavedPlans:
 
     def page(self, limit: int, after: str | None = None) -> list[SavedPlan]:
         """Saved plans in the order of their names, from behind one name on."""
-        found = sa.select(SAVED_PLANS).order_by(SAVED_PLANS.c.name).limit(limit)
+        query = sa.select(SAVED_PLANS).order_by(SAVED_PLANS.c.name).limit(limit)
         if after is not None:
-            found = found.where(SAVED_PLANS.c.name > after)
+            query = query.where(SAVED_PLANS.c.name > after)
         with self._database.reading() as connection:
-            return [_plan(row) for row in connection.execute(found)]
+            return [_plan(row) for row in connection.execute(query)]
 
 
 def _of(name: str, statement: Any) -> Any:

@@ -54,26 +54,26 @@ def answers(
     """
     from joblib import Parallel, delayed, parallel_config
 
-    left, failures = dict(questions), 0
+    rest, failures = dict(questions), 0
     with BACKENDS[backend](workers) as ready:
-        while left:
-            before = len(left)
+        while rest:
+            before = len(rest)
             try:
                 with parallel_config(ready.name, n_jobs=workers or -1, **ready.options):
                     # One question per batch, so that each answer is returned at once.
                     run = Parallel(
                         batch_size=1, return_as="generator_unordered", timeout=ready.patience_s
                     )
-                for key, result in run(delayed(_ask)(*item) for item in list(left.items())):
-                    del left[key]
+                for key, result in run(delayed(_ask)(*item) for item in list(rest.items())):
+                    del rest[key]
                     yield key, result
             except ready.died as error:
-                failures = failures + 1 if len(left) == before else 1
+                failures = failures + 1 if len(rest) == before else 1
                 if failures == MOST_FAILURES:
-                    detail = f"workers died {failures} times at the last {len(left):,} questions"
+                    detail = f"workers died {failures} times at the last {len(rest):,} questions"
                     raise WorkersLost(detail) from error
                 # The fatal question is among the first, so reverse the order to ask it last.
-                left = dict(reversed(left.items()))
+                rest = dict(reversed(rest.items()))
 
 
 def _ask(key: str, document: Document) -> tuple[str, Result]:
@@ -100,8 +100,8 @@ def _ray(workers: int | None) -> Iterator[Ready]:
     register_parallel_backend("ray", streaming)
     address = os.environ.get("RAY_ADDRESS")
     here = {} if address else {"num_cpus": workers}
-    own = not ray.is_initialized()
-    if own:
+    starts = not ray.is_initialized()
+    if starts:
         with _reaching(address):
             ray.init(log_to_driver=False, logging_level=logging.ERROR, **here)
     # Until its shutdown, Ray prints the state of its workers to standard output, where the answer
@@ -110,7 +110,7 @@ def _ray(workers: int | None) -> Iterator[Ready]:
         try:
             yield Ready("ray", (RayActorError, OutOfMemoryError))
         finally:
-            if own:
+            if starts:
                 ray.shutdown()
 
 

@@ -49,9 +49,9 @@ def keep(
     """
     now = made_at or datetime.now(UTC)
     name = f"{_key(request)}-{now:%Y%m%dT%H%M%S%f}"
-    kept = StoredValidation(id=name, made_at=now, request=request.document(), report=report)
-    write_whole(_folder() / f"{name}.json", kept.model_dump_json(indent=1))
-    return kept
+    stored = StoredValidation(id=name, made_at=now, request=request.document(), report=report)
+    write_whole(_folder() / f"{name}.json", stored.model_dump_json(indent=1))
+    return stored
 
 
 def about(request: PlanRequest) -> list[StoredValidation]:
@@ -61,14 +61,14 @@ def about(request: PlanRequest) -> list[StoredValidation]:
 
 def everything() -> list[StoredValidation]:
     """All validations, the latest first."""
-    return sorted(_read("*.json"), key=lambda kept: kept.made_at, reverse=True)
+    return sorted(_read("*.json"), key=lambda v: v.made_at, reverse=True)
 
 
 def find(name: str) -> StoredValidation:
     """The validation with this id.  Raises RequestError if there is none."""
-    for kept in everything():
-        if kept.id == name:
-            return kept
+    for stored in everything():
+        if stored.id == name:
+            return stored
     raise refuse(
         "/id", "unknown_name", f"no validation {name[:80]!r} is kept; `planner validations`"
     )

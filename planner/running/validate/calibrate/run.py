@@ -37,11 +37,11 @@ def calibrate(
     Raises RunFailed if a worker fails, RequestError without torch.
     """
     require_torch()
-    found = []
+    measurements = []
     for ranks, job in jobs:
         with tempfile.TemporaryDirectory(prefix="planner-calibrate-") as folder:
-            found.append(measure(Path(folder), request, ranks, job, limits, progress))
-    return assemble(request, found, name, extends)
+            measurements.append(measure(Path(folder), request, ranks, job, limits, progress))
+    return assemble(request, measurements, name, extends)
 
 
 def assemble(
@@ -49,8 +49,8 @@ def assemble(
 ) -> Calibration:
     """The profile from the measurements on this machine."""
     points: dict[str, list[Any]] = {}
-    for one in measurements:
-        for kind, some in one.points.items():
+    for m in measurements:
+        for kind, some in m.points.items():
             points.setdefault(kind, []).extend(some)
     device = measurements[-1].device if measurements else "cpu"
     return Calibration(
@@ -64,7 +64,7 @@ def assemble(
             "torch": version("torch"),
             "communication": "nccl" if device == "cuda" else "gloo",
         },
-        notes=tuple(note for one in measurements for note in one.notes),
+        notes=tuple(note for m in measurements for note in m.notes),
         points=Points.model_validate_json(json.dumps(points)),
     )
 

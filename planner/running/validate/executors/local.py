@@ -84,26 +84,24 @@ def _start_ticks(pid: int) -> int:
     with suppress(OSError):
         os.waitpid(pid, os.WNOHANG)  # otherwise our own child stays a zombie
     try:
-        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0
-    return 0 if words[0] in "ZX" else int(words[19])
+    return 0 if fields[0] in "ZX" else int(fields[19])
 
 
 def _pid(handle: executors.Handle) -> int:
     """The watcher's process id; 0 if it has ended, even if another process has its id now."""
-    if not (found := re.fullmatch(r"(\d{1,9})\.(\d{1,19})", handle.id)):
+    if not (match := re.fullmatch(r"(\d{1,9})\.(\d{1,19})", handle.id)):
         return 0
-    pid, born = int(found[1]), int(found[2])
+    pid, born = int(match[1]), int(match[2])
     return pid if born and _start_ticks(pid) == born else 0
 
 
 def _activity_of_slowest(folder: Path, ranks: int) -> str:
     """The current activity of the rank that is furthest behind."""
-    heartbeats = [one for rank in range(ranks) if (one := run_files.heartbeat(folder, rank))]
-    return (
-        min(heartbeats, key=lambda one: one.count).words if len(heartbeats) == ranks else "starting"
-    )
+    heartbeats = [h for rank in range(ranks) if (h := run_files.heartbeat(folder, rank))]
+    return min(heartbeats, key=lambda h: h.count).words if len(heartbeats) == ranks else "starting"
 
 
 def main(folder: str, ranks: str, seconds: str) -> int:

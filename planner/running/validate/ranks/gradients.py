@@ -71,8 +71,8 @@ def compare(parameters: Iterator[tuple[str, nn.Parameter]], folder: Path) -> dic
 def _whole(parameter: nn.Parameter) -> torch.Tensor:
     gradient = parameter.grad
     assert gradient is not None
-    whole = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
-    return whole.float().cpu()
+    full = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
+    return full.float().cpu()
 
 
 def _first(parameter: nn.Parameter) -> bool:

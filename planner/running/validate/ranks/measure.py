@@ -134,10 +134,10 @@ def _sweep(
     )
     active: Counter[str] = Counter()
     lasted: Counter[str] = Counter()
-    before = 0
+    previous = 0
     for at, change, label in edges:
         if active.total():
-            lasted[part_of(active)] += at - before
+            lasted[part_of(active)] += at - previous
         active[label] += change
-        before = at
+        previous = at
     return lasted

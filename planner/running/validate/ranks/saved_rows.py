@@ -71,27 +71,27 @@ _RESULTS = re.compile(
 
 def rows(saved: Iterable[Saved]) -> tuple[SavedRow, ...]:
     """The tensors that one forward pass saved; equal ones of different layers form one row."""
-    found: Counter[SavedRow] = Counter()
-    for name, one in _named(tuple(saved)):
+    counts: Counter[SavedRow] = Counter()
+    for name, s in _named(tuple(saved)):
         row = SavedRow(
-            name=name, module=_BLOCK.sub(r"\1blocks.*.", one.module).rstrip("."),
-            operator=one.operator, shape=one.shape, dtype=one.dtype, bytes=one.bytes, count=1,
+            name=name, module=_BLOCK.sub(r"\1blocks.*.", s.module).rstrip("."),
+            operator=s.operator, shape=s.shape, dtype=s.dtype, bytes=s.bytes, count=1,
         )  # fmt: skip
-        found[row] += 1
-    return tuple(row.model_copy(update={"count": count}) for row, count in found.items())
+        counts[row] += 1
+    return tuple(row.model_copy(update={"count": count}) for row, count in counts.items())
 
 
-def _part(one: Saved) -> str:
+def _part(s: Saved) -> str:
     """The module of a tensor inside its block, or where it stands outside of all."""
-    return _BLOCK.sub("", one.module) or ("block" if _BLOCK.match(one.module) else "stage")
+    return _BLOCK.sub("", s.module) or ("block" if _BLOCK.match(s.module) else "stage")
 
 
-def _kept_for_the_core(part: str, one: Saved) -> str:
+def _kept_for_the_core(part: str, s: Saved) -> str:
     """What attention reads besides its inputs; empty for other tensors."""
-    if part == "attention.core" and one.maker.endswith("attention.indexer"):
+    if part == "attention.core" and s.maker.endswith("attention.indexer"):
         return "indexer choice"
     # A mask is created once, in the first step, for all layers.
-    return "window mask" if part == "attention.core" and one.operator in _MASK else ""
+    return "window mask" if part == "attention.core" and s.operator in _MASK else ""
 
 
 @dataclass(frozen=True)
@@ -110,13 +110,13 @@ class _Modules:
     @classmethod
     def of(cls, saved: tuple[Saved, ...]) -> _Modules:
         tokens: dict[str, int] = {}
-        for one in saved:
-            if len(one.shape) == 3:
-                tokens[one.module] = min(one.shape[1], tokens.get(one.module, one.shape[1]))
+        for s in saved:
+            if len(s.shape) == 3:
+                tokens[s.module] = min(s.shape[1], tokens.get(s.module, s.shape[1]))
         return cls(
-            {one.module.removesuffix("output").rstrip(".") for one in saved if _joined(one)},
-            Counter(one.module for one in saved if _is_input(one)),
-            {one.module for one in saved if _RESULTS.match(one.operator)},
+            {s.module.removesuffix("output").rstrip(".") for s in saved if _joined(s)},
+            Counter(s.module for s in saved if _is_input(s)),
+            {s.module for s in saved if _RESULTS.match(s.operator)},
             tokens,
         )
 
@@ -125,27 +125,27 @@ def _named(saved: tuple[Saved, ...]) -> Iterator[tuple[str, Saved]]:
     dropped: Counter[str] = Counter()
     inputs: Counter[str] = Counter()
     modules = _Modules.of(saved)
-    for one in saved:
-        part = _part(one)
-        if part == "block" and one.maker == one.module:
-            dropped[one.module] += 1
-            name = ("attention", "mlp")[dropped[one.module] > 1] + " dropout mask"
-        elif known := _kept_for_the_core(part, one):
+    for s in saved:
+        part = _part(s)
+        if part == "block" and s.maker == s.module:
+            dropped[s.module] += 1
+            name = ("attention", "mlp")[dropped[s.module] > 1] + " dropout mask"
+        elif known := _kept_for_the_core(part, s):
             name = known
-        elif _is_input(one):
-            order = _INPUTS if one.module in modules.ran else _CHECKPOINTED
-            several = modules.inputs[one.module] > 1
-            name = order[inputs[one.module] % 3] if several else "query"
-            inputs[one.module] += 1
-        elif part == "mlp" and not f"{one.maker}.".startswith(f"{one.module}."):
+        elif _is_input(s):
+            order = _INPUTS if s.module in modules.ran else _CHECKPOINTED
+            several = modules.inputs[s.module] > 1
+            name = order[inputs[s.module] % 3] if several else "query"
+            inputs[s.module] += 1
+        elif part == "mlp" and not f"{s.maker}.".startswith(f"{s.module}."):
             name = "mlp norm output"  # the input of a recomputed MLP
         else:
-            longer = len(one.shape) == 3 and one.shape[1] > modules.tokens[one.module]
-            name = _made_row(part, one, longer) or _row(part, one)
+            longer = len(s.shape) == 3 and s.shape[1] > modules.tokens[s.module]
+            name = _made_row(part, s, longer) or _row(part, s)
         # If context parallelism exchanges heads for tokens, the projection's input is a new tensor.
         if name == "attention output" and part == "attention.core":
-            name += " by heads" * (one.module.removesuffix(".core") in modules.exchanged)
-        yield "encoder " * bool(_ENCODER.match(one.module)) + name, one
+            name += " by heads" * (s.module.removesuffix(".core") in modules.exchanged)
+        yield "encoder " * bool(_ENCODER.match(s.module)) + name, s
 
 
 def _is_input(tensor: Saved) -> bool:

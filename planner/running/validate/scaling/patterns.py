@@ -59,8 +59,8 @@ def shortened(model: ModelSpec, layers: int) -> ModelSpec:
     """The model with fewer layers, which begin with one of every kind, in order of appearance."""
     if not model.layer_pattern or layers >= model.num_layers:
         return model.model_copy(update={"num_layers": layers})
-    whole = model.layer_pattern * (-(-model.num_layers // len(model.layer_pattern)))
-    kinds = tuple(dict.fromkeys(whole[: model.num_layers]))
+    pattern = model.layer_pattern * (-(-model.num_layers // len(model.layer_pattern)))
+    kinds = tuple(dict.fromkeys(pattern[: model.num_layers]))
     return model.model_copy(update={"num_layers": layers, "layer_pattern": kinds[:layers]})
 
 
@@ -132,7 +132,7 @@ def narrowed_latents(mla: MLASpec | None, scale: Scale) -> MLASpec | None:
 
 
 def _attention(block: Attention, scale: Scale) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "window": scale.tokens(block.window), "chunk": scale.tokens(block.chunk),
         "head_dim": block.head_dim and scale.dim(block.head_dim),
         "value_head_dim": block.value_head_dim and scale.dim(block.value_head_dim),
@@ -141,8 +141,8 @@ def _attention(block: Attention, scale: Scale) -> dict[str, Any]:
     if groups is not None:
         # If the block has the model's number of heads, take tp groups, which divide them.
         groups = scale.heads(groups) if heads is not None else scale.tp
-        found["num_query_groups"] = groups
+        fields["num_query_groups"] = groups
     if heads is not None:
         shared = min(heads // (block.num_query_groups or heads), _MOST_SHARED)
-        found["num_attention_heads"] = (groups or scale.heads(heads)) * shared
-    return found
+        fields["num_attention_heads"] = (groups or scale.heads(heads)) * shared
+    return fields
