@@ -123,7 +123,7 @@ async def _lifespan(
     async with create_task_group() as tasks:
         tasks.start_soon(_run_jobs, app)
         tasks.start_soon(pools["estimates"].start)
-        tasks.start_soon(_watch, app, pools)
+        tasks.start_soon(_report_load, app, pools)
         if rates is not None and settings.keys:
             tasks.start_soon(_share_rates, store, rates)
         yield
@@ -152,7 +152,7 @@ def _pools(settings: Settings, worker: Worker) -> dict[str, Pool]:
     }
 
 
-async def _watch(app: FastAPI, pools: Mapping[str, Pool]) -> None:
+async def _report_load(app: FastAPI, pools: Mapping[str, Pool]) -> None:
     """Note for /metrics, again and again, how full the service is."""
     metrics: Metrics = app.state.metrics
     store: Store = app.state.store

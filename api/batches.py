@@ -143,7 +143,7 @@ class Batches(Pool):
         error = running.exception()
         if error is None:
             for item, (kind, content) in zip(batch, running.result().content, strict=True):
-                _fail(item, content) if kind == "error" else _tell(item, content)
+                _fail(item, content) if kind == "error" else _answer(item, content)
         elif len(batch) > 1 and isinstance(error, OverBudget | TooLate | Fault):
             queue.alone += batch
         else:
@@ -151,7 +151,7 @@ class Batches(Pool):
                 _fail(item, error)
 
 
-def _tell(item: _Asked, content: Any) -> None:
+def _answer(item: _Asked, content: Any) -> None:
     if not item.answer.done():
         item.answer.set_result(content)
 

@@ -29,12 +29,12 @@ _NAMES_A_SITE = re.compile(rb'"(site|profile)"\s*:')
 
 async def read_document(request: Request) -> Any:
     """The JSON value in the body, within the limit on its size."""
-    return await _read(request, MAX_STRING)
+    return await _read_json(request, MAX_STRING)
 
 
 async def read_files(request: Request) -> Any:
     """The same, where a string may be a whole file."""
-    return await _read(request, _settings(request).max_body_bytes)
+    return await _read_json(request, _settings(request).max_body_bytes)
 
 
 async def share_sites(request: Request) -> None:
@@ -54,7 +54,7 @@ def _share_sites(request: Request) -> None:
     store.shared_files.sync()
 
 
-async def _read(request: Request, longest: int) -> Any:
+async def _read_json(request: Request, longest: int) -> Any:
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json" and not content_type.endswith("+json"):
         raise HTTPException(415, "the body must be application/json")

@@ -47,9 +47,9 @@ class Workers:
             if time.monotonic() - began < _SOON_S:
                 time.sleep(_PAUSE_S)
         if not self._stopping:
-            self._workers[index] = self._started(index), time.monotonic()
+            self._workers[index] = self._start(index), time.monotonic()
 
-    def _started(self, index: int) -> subprocess.Popen[bytes]:
+    def _start(self, index: int) -> subprocess.Popen[bytes]:
         fd, count, settings = self.listener.fileno(), self.settings.workers, self.settings
         variables = {
             LISTENER: str(fd),

@@ -78,7 +78,7 @@ class Pool:
         async with AsyncExitStack() as stack:
             with span("queue"):
                 await stack.enter_async_context(self.places.one(caller))
-            process = self._living() or await self._started()
+            process = self._idle_process() or await self._started()
             try:
                 yield process
             finally:
@@ -92,7 +92,7 @@ class Pool:
     async def _started(self) -> Process:
         return await to_thread.run_sync(Process, *self._start)
 
-    def _living(self) -> Process | None:
+    def _idle_process(self) -> Process | None:
         """An idle process; those that have died are removed."""
         while self._idle:
             process = self._idle.pop()
@@ -130,7 +130,7 @@ class Process:
             while True:
                 message = None
                 with move_on_after(_LOOK_S):
-                    message = await self._received()
+                    message = await self._receive()
                 if message is not None:
                     if message[0] != "step":
                         break
@@ -156,7 +156,7 @@ class Process:
             raise content
         return Answered(*content)
 
-    async def _received(self) -> tuple[str, Any]:
+    async def _receive(self) -> tuple[str, Any]:
         await wait_readable(self.connection.fileno())
         return self.connection.recv()  # type: ignore[no-any-return]
 
@@ -165,7 +165,7 @@ class Process:
         try:
             self.connection.send(None)
             with move_on_after(_STOP_S) as stopping:
-                while (await self._received())[0] == "step":
+                while (await self._receive())[0] == "step":
                     pass
             if stopping.cancelled_caught:
                 self.end()

@@ -122,7 +122,7 @@ def serve(connection: Connection, nice: int, warm: bool) -> None:
             if typical and not connection.poll(_IDLE_S):
                 _warm_up(typical.pop(0), connection)
             elif (piece := connection.recv()) is not None:  # None: a stop that came too late
-                connection.send(_done(connection, *piece))
+                connection.send(_computed(connection, *piece))
     except (EOFError, OSError):
         return
 
@@ -138,7 +138,7 @@ def _warm_up(typical: tuple[str, str, int, int], connection: Connection) -> None
         return
 
 
-def _done(
+def _computed(
     connection: Connection, work: Callable[..., Any], arguments: tuple[Any, ...], budget: Budget
 ) -> tuple[str, Any]:
     monitor = SearchMonitor(budget, lambda step: connection.send(("step", step)))

@@ -88,13 +88,13 @@ async def _parameter_error(request: Request, error: Exception) -> JSONResponse:
     """A parameter of the address, said like any field of the document."""
     assert isinstance(error, RequestValidationError)
     problems = (
-        problem("/" + "/".join(map(str, detail["loc"][1:])), "bad_parameter", _of_parameter(detail))
+        problem("/" + "/".join(map(str, detail["loc"][1:])), "bad_parameter", _detail_of(detail))
         for detail in error.errors()
     )
     return await _request_error(request, RequestError(problems))
 
 
-def _of_parameter(detail: Mapping[str, Any]) -> str:
+def _detail_of(detail: Mapping[str, Any]) -> str:
     """What is wrong with a parameter of an address."""
     if detail["loc"][-1] == "id" and detail["type"] == "string_pattern_mismatch":
         return "is no id of an answer, which looks like pl_7dcd0a1b2c3d4e5f"

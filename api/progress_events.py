@@ -90,7 +90,7 @@ class Waiting:
                 if watcher:
                     watcher.cancel()
 
-        await (stream.beside(run) if stream else run())
+        await (stream.compute(run) if stream else run())
         if has_left.is_set() and (failure is None or isinstance(failure, Stopped)):
             raise ClientDisconnect
         if failure:
@@ -120,7 +120,7 @@ class _Stream:
         self._latest = step
         self._news.set()
 
-    async def beside(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def compute(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do the work, and send its steps meanwhile."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._run)

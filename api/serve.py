@@ -40,7 +40,7 @@ def run(host: str | None, port: int | None, workers: int | None = None) -> int:
         listener = _listen(settings)
         if settings.workers > 1:
             with listener:
-                _say_where(listener)
+                _print_addresses(listener)
                 return Workers(settings, listener).run()
     with listener:
         return _serve(settings, listener)
@@ -83,7 +83,7 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
     return 0
 
 
-def _say_where(listener: socket.socket) -> None:
+def _print_addresses(listener: socket.socket) -> None:
     host, port = listener.getsockname()[:2]
     host = f"[{host}]" if ":" in host else host
     address = f"http://{host}:{port}"
@@ -128,6 +128,6 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         for listener in sockets or ():
             if LISTENER not in os.environ:
-                _say_where(listener)
+                _print_addresses(listener)
         app: Any = self.config.app
         await app.state.searches.start()  # a process that warms up before the first search

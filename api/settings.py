@@ -120,8 +120,8 @@ class Settings:
         """Each field by its name: PLANNER_HOST, PLANNER_PORT and so on."""
         return cls(
             host=environment.get("PLANNER_HOST", cls.host),
-            api_keys_sha256=_words(environment, "PLANNER_API_KEYS_SHA256"),
-            allowed_hosts=_words(environment, "PLANNER_ALLOWED_HOSTS"),
+            api_keys_sha256=_names(environment, "PLANNER_API_KEYS_SHA256"),
+            allowed_hosts=_names(environment, "PLANNER_ALLOWED_HOSTS"),
             trusted_proxies=environment.get("PLANNER_TRUSTED_PROXIES", "").strip(),
             group_roles=_group_roles(environment.get("PLANNER_GROUP_ROLES", "")),
             database_url=environment.get("PLANNER_DATABASE_URL", "").strip() or None,
@@ -199,7 +199,7 @@ def _group_roles(text: str) -> dict[str, Role]:
         ) from None
 
 
-def _words(environment: Mapping[str, str], name: str) -> frozenset[str]:
+def _names(environment: Mapping[str, str], name: str) -> frozenset[str]:
     return frozenset(re.split(r"[\s,]+", environment.get(name, "").strip().lower())) - {""}
 
 

@@ -50,12 +50,12 @@ def store_of(request: Request) -> Store:
 
 async def in_store(call: Callable[..., R], *args: object) -> R:
     """The result of a call of the store.  Raises Unavailable if it takes too long."""
-    return await _run(_made(_limiter, lambda: CapacityLimiter(_THREADS)), call, *args)
+    return await _run(_lazy(_limiter, lambda: CapacityLimiter(_THREADS)), call, *args)
 
 
 async def while_following(call: Callable[..., R], *args: object) -> R:
     """The same for who asks again and again, and may be hundreds: nobody else waits for them."""
-    return await _run(_made(_followers, lambda: CapacityLimiter(_FOLLOWERS_THREADS)), call, *args)
+    return await _run(_lazy(_followers, lambda: CapacityLimiter(_FOLLOWERS_THREADS)), call, *args)
 
 
 async def answers_at_the_end(store: Store) -> bool:
@@ -68,17 +68,17 @@ async def answers_at_the_end(store: Store) -> bool:
                 store.database.ping, abandon_on_cancel=True, limiter=CapacityLimiter(1)
             )
     except (TimeoutError, Unavailable):
-        _made(_calls, _Waiting).give_up()
+        _lazy(_calls, _Waiting).give_up()
         return False
     return True
 
 
 def has_given_up() -> bool:
     """Whether the service no longer waits for its database."""
-    return not _made(_calls, _Waiting).answer_s
+    return not _lazy(_calls, _Waiting).answer_s
 
 
-def _made(variable: RunVar[T], make: Callable[[], T]) -> T:
+def _lazy(variable: RunVar[T], make: Callable[[], T]) -> T:
     """What the event loop keeps, made where it is needed first."""
     try:
         return variable.get()
@@ -88,7 +88,7 @@ def _made(variable: RunVar[T], make: Callable[[], T]) -> T:
 
 
 async def _run(limiter: CapacityLimiter, call: Callable[..., R], *args: object) -> R:
-    calls = _made(_calls, _Waiting)
+    calls = _lazy(_calls, _Waiting)
     try:
         with fail_after(calls.answer_s) as scope:
             calls.scopes.add(scope)

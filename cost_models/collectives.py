@@ -107,7 +107,7 @@ class Collectives:
         return self._sharded[width]
 
     @cached_property
-    def _summed(self) -> Array:
+    def _all_reduced(self) -> Array:
         """All-reduce over tp of a full activation; 0 where all plans shard the sequence."""
         if np.all(self._sequence_parallel):
             return 0.0
@@ -145,7 +145,7 @@ class Collectives:
         before_s = sum_of(t.backward_s for t in into) - weights_s
         leaves = self._chunked(leave, before_s, gathers=False)
         backward = self._chunked(gather, inputs_s) + self._overlapped(leaves, under) + again
-        summed, shards = self._summed, self._sequence_parallel
+        summed, shards = self._all_reduced, self._sequence_parallel
         forward = np.where(shards, forward, summed)
         gathered = np.where(shards, enters, 0.0)
         return Exposed(
@@ -160,7 +160,7 @@ class Collectives:
     def _boundary(self) -> Exposed:
         """Half of it counts for each pass."""
         gather, scatter = self._scattered(self._hidden_size)
-        half = np.where(self._sequence_parallel, gather + scatter, self._summed) / 2.0
+        half = np.where(self._sequence_parallel, gather + scatter, self._all_reduced) / 2.0
         return Exposed(half, half)
 
     def _collective(self, record: Collective) -> Exposed:

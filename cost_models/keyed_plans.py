@@ -228,7 +228,7 @@ def gather(
     stages, table = stages_of(s.model, plans)
     count = plans.micro_batches(s.training.global_batch_size)
     micro, held_bytes = s.memo.of("bytes", layer_plans, lambda: _micro_batch(s, layer_plans))
-    held, trained, frozen = s.memo.of("held", state_plans, lambda: _held(s, state_plans))
+    held, trained, frozen = s.memo.of("held", state_plans, lambda: _counts(s, state_plans))
     return KeyedPlans(
         plans, layers, layer_plans, state, state_plans, stages, table, micro, held_bytes,
         held, trained, frozen,
@@ -241,7 +241,7 @@ def _micro_batch(s: CostContext, keys: KeyView) -> tuple[MicroBatch, MicroBatchB
     return micro, micro_batch_bytes(s.model, micro, len(keys))
 
 
-def _held(
+def _counts(
     s: CostContext, keys: KeyView
 ) -> tuple[HeldParameters, HeldParameters, HeldParameters | None]:
     """All weights, those that are trained, and bytes of the frozen ones."""

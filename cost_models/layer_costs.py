@@ -90,7 +90,7 @@ def micro_batch_seconds(
     )
 
 
-def _again(kernel: Kernel, d: Dims) -> Array:
+def _recomputed_share(kernel: Kernel, d: Dims) -> Array:
     """The share of a kernel's forward pass that selective recompute repeats."""
     unkept = d.products_only * isinstance(kernel, MemoryBoundKernel) + d.by_operator
     return np.maximum(d.recomputed(kernel.module), unkept * kernel.recomputed)
@@ -113,7 +113,7 @@ class _Priced:
         """One layer."""
         d, full = self._d, self._full
         times = kernel_times(records, self._machine, d)
-        again = sum_of(t.forward_s * _again(k, d) for k, t in times.items())
+        again = sum_of(t.forward_s * _recomputed_share(k, d) for k, t in times.items())
         tp, cp, sent = self._network.of(records, times)
         forward, backward = self._passes(records, times, tp + cp, in_layer=True)
         ep, hides = self._network.expert_parallel(sent, forward + backward)

@@ -111,12 +111,12 @@ def layers_of(model: StackSpec) -> Layers:
     if layers is None:
         pattern = model.layer_pattern or _default_layers(model)
         order = tuple(pattern[i % len(pattern)] for i in range(model.num_layers))
-        layers = _layers(order, model.residual_streams, _predicted(model, order[-1]))
+        layers = _layers(order, model.residual_streams, _mtp_layers(model, order[-1]))
         vars(model)["_layers"] = layers
     return layers
 
 
-def _predicted(model: StackSpec, last: tuple[Sublayer, ...]) -> tuple[tuple[Sublayer, ...], ...]:
+def _mtp_layers(model: StackSpec, last: tuple[Sublayer, ...]) -> tuple[tuple[Sublayer, ...], ...]:
     """The multi-token-prediction layers of a language model."""
     count = getattr(model, "mtp_num_layers", 0)
     return (getattr(model, "mtp_layer", ()) or last,) * count

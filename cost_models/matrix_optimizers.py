@@ -62,7 +62,7 @@ class MatrixOptimizer:
         )
         self._everywhere = np.asarray(g.runtime.gathers_sharded_matrices) > 0
         self._parameters = self._by_stage(lambda _, local: local.elements)
-        self._largest = self._most(lambda _, local: local.elements)
+        self._largest = self._largest_value(lambda _, local: local.elements)
 
     def state_bytes(self, slot: int) -> Array:
         """Bytes of master weights and states beyond those of as many other parameters."""
@@ -102,7 +102,7 @@ class MatrixOptimizer:
     def _products_s(self, slot: int) -> Array:
         """Seconds of the Newton-Schulz iterations of a rank."""
         total: Array = 0.0
-        largest = self._most(self._newton_schulz_s)
+        largest = self._largest_value(self._newton_schulz_s)
         for seconds, longest, ranks in zip(
             self._newton_schulz[slot], largest, self._ranks, strict=True
         ):
@@ -208,7 +208,7 @@ class MatrixOptimizer:
         first, last = (spread(total(pairs, False)) for pairs in self._ends)
         return self._g.by_stage(layers, first, last)
 
-    def _most(self, value: Value) -> tuple[Array, Array]:
+    def _largest_value(self, value: Value) -> tuple[Array, Array]:
         """The largest value of one matrix of any layer: (plain, expert)."""
         size, at = len(self._g.state_plans), self._g.state.spread
         columns = []

@@ -155,7 +155,7 @@ def collective_s(
         return np.where(moved, inside, 0.0)
     passes = _BUS_PASSES[op]
     within = payload * bus_factor(passes, inner) / np.maximum(inside, _TINY_S)
-    bus, latency = _outward(fabric, op, axis, np.where(inner > 1, within, np.inf), floor, payload)
+    bus, latency = _beyond(fabric, op, axis, np.where(inner > 1, within, np.inf), floor, payload)
     filled = payload + RAMP_SHARE * np.minimum(payload, RAMP_BYTES)
     crossing = ring_s(filled, bus_factor(passes, ranks), np.maximum(bus, 1.0), latency)
     return np.where(moved, np.where(inner >= ranks, inside, crossing), 0.0)
@@ -192,7 +192,7 @@ def send_s(fabric: Fabric, payload_bytes: Array, axis: Axis) -> Array:
     return np.where(size > 1, seconds, 0.0)
 
 
-def _outward(
+def _beyond(
     fabric: Fabric, op: str, axis: Axis, bus: Array, latency: Array, payload: Array
 ) -> tuple[Array, Array]:
     """Bus bandwidth and latency after every tier outside the fastest domain."""

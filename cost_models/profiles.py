@@ -218,18 +218,18 @@ def _document(name: str) -> dict[str, Any]:
     if "extends" not in document or "points" in document:
         return cast(dict[str, Any], document)
     base = _document(document.pop("extends"))
-    merged = _merged(base, document)
+    merged = _overlaid(base, document)
     merged["notes"] = [*document["notes"], *(f"{base['id']}: {note}" for note in base["notes"])]
     return merged
 
 
-def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def _overlaid(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """`changes` laid over `base`, block by block; null removes a block."""
     merged = dict(base)
     for key, value in changes.items():
         old = merged.get(key)
         if isinstance(value, dict) and isinstance(old, dict):
-            merged[key] = _merged(old, value)
+            merged[key] = _overlaid(old, value)
         else:
             merged[key] = value
     return {key: value for key, value in merged.items() if value is not None}

@@ -212,7 +212,7 @@ def gathered_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
     first = g.stages.spread(g.table.first[slot]) > 0
     last = g.stages.spread(g.table.last[slot]) > 0
     layer = _gathered_layer(g, g.held, g.layer_parameters)
-    layer_bytes = _at_once(g, layer)
+    layer_bytes = _gathered_at_once(g, layer)
     ahead = np.minimum(layer, runtime.most_live_parameters)
     ahead = np.where(np.asarray(runtime.gathers_next_matrix) > 0, layer_bytes, ahead)
     ends = first * g.state.spread(g.held.embedding) + last * g.state.spread(g.held.head)
@@ -272,7 +272,7 @@ def bucket_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
     last = g.stages.spread(g.table.last[slot]) > 0
     head = last * g.state.spread(g.trained.word_table) * half * g.runtime.gathers_root_weights
     layer = _gathered_layer(g, g.trained, g.trained_layer_parameters)
-    buckets: Array = _at_once(g, layer) * (reduced + half) + head
+    buckets: Array = _gathered_at_once(g, layer) * (reduced + half) + head
     return buckets
 
 
@@ -285,7 +285,7 @@ def _gathered_layer(g: KeyedPlans, parameters: HeldParameters, layers: LayerPara
     return largest
 
 
-def _at_once(g: KeyedPlans, layer: Array) -> Array:
+def _gathered_at_once(g: KeyedPlans, layer: Array) -> Array:
     """Parameters in use of a gathered layer, or of its widest matrix."""
     together = np.asarray(g.runtime.gathers_experts_together) > 0
     matrix = np.where(

@@ -167,10 +167,10 @@ class _BusiestStage:
             slower = seconds > self.seconds
             self.seconds = np.where(slower, seconds, self.seconds)
             self._slot = np.where(slower, slot, self._slot)
-        self._first, self._last = self._here(g.table.first), self._here(g.table.last)
-        self._layers = [self._here(counts) for counts in g.table.layers]
+        self._first, self._last = (self._busiest(g.table.first), self._busiest(g.table.last))
+        self._layers = [self._busiest(counts) for counts in g.table.layers]
 
-    def _here(self, values: FloatArray) -> Array:
+    def _busiest(self, values: FloatArray) -> Array:
         """Per-layout (slots, layouts) values at each plan's busiest stage."""
         stages = self._g.stages
         if len(values) == 1:
@@ -191,7 +191,7 @@ class _BusiestStage:
 
     def recompute_s(self) -> Array:
         """Seconds of the work that selective and full recompute repeat."""
-        redone = [self._here(counts) for counts in self._g.table.recomputed]
+        redone = [self._busiest(counts) for counts in self._g.table.recomputed]
         return self.share("recompute_s") + sum_of(
             count * again_s for count, again_s in zip(redone, self._times.again_s, strict=True)
         )

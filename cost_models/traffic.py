@@ -69,7 +69,7 @@ def traffic(s: CostContext, plan: ParallelPlan) -> Iterator[GroupTraffic]:
     for name in NAMES:
 
         def per_stage(measure: Measure, name: str = name) -> FloatArray:
-            return _stages_s(_of_one_group(s, name, measure), gathered)
+            return _stages_s(_context_of_group(s, name, measure), gathered)
 
         seconds = per_stage(Fabric.transfer)
         if not seconds.any():
@@ -111,7 +111,7 @@ def _line_s(tier: int) -> Measure:
     return measure
 
 
-def _of_one_group(s: CostContext, name: str, measure: Measure) -> CostContext:
+def _context_of_group(s: CostContext, name: str, measure: Measure) -> CostContext:
     """The context with the transfers of one kind of group only."""
     accelerator = s.nodes.accelerator.model_copy(update={"memory_bytes_per_s": math.inf})
     fabric = _Probe(s.fabric, name, measure)

@@ -156,7 +156,7 @@ class TrainableModel:
     def records(self, kind: LayerKind, d: Dims) -> tuple[Record, ...]:
         """The records of one micro-batch of a layer, in forward order."""
         trains = self.training.trains
-        return self._changed(
+        return self._records_as_run(
             [
                 (record, trains(_part(block, getattr(record, "name", ""))))
                 for block in kind.blocks
@@ -171,14 +171,14 @@ class TrainableModel:
         trained = self.training.trains(block.part)
         records = [(record, trained) for record in block.records(self.model, d)]
         if not isinstance(block, Head):
-            return self._changed(records, d, 0.0)
+            return self._records_as_run(records, d, 0.0)
         if not trained:
             spared = block.spared_bytes(self.model, d)
             records = [(_without(record, spared), whose) for record, whose in records]
         packs = d.runtime.packs_head * (self.training.frozen_dtype == "nf4")
-        return self._changed(records, d, packs)
+        return self._records_as_run(records, d, packs)
 
-    def _changed(
+    def _records_as_run(
         self, records: list[tuple[Record, bool]], d: Dims, packed: Array
     ) -> tuple[Record, ...]:
         """The records as they run, from (record, whether its part is trained) of each block.
@@ -196,7 +196,7 @@ class TrainableModel:
                 case Gemm() if id(record) in gemms:
                     gemm = gemms[id(record)]
                     changed += [*unpacked.get(gemm.name, ()), gemm, *self._adapter_records(gemm, d)]
-                    changed += self._held(gemm, d, packed)
+                    changed += self._held_inputs(gemm, d, packed)
                 case TensorParallel():
                     columns = tuple(gemms.get(id(gemm), gemm) for gemm in record.columns)
                     rows = tuple(gemms.get(id(gemm), gemm) for gemm in record.rows)
@@ -245,7 +245,7 @@ class TrainableModel:
                 active=tensor.active * kept_share,
             )
 
-    def _held(self, gemm: Gemm, d: Dims, packed: Array) -> Iterator[SavedTensor]:
+    def _held_inputs(self, gemm: Gemm, d: Dims, packed: Array) -> Iterator[SavedTensor]:
         """The input of a product of the last micro-batch (bitsandbytes' MatMul4Bit, ctx.tensors).
 
         What is no saved variable of autograd goes with the graph, not with its backward pass.

@@ -71,7 +71,7 @@ def describe(app: FastAPI) -> None:
             for name, schema in _definitions().items():
                 schemas.setdefault(name, schema)
             schemas["Request"] = _request()
-            schemas |= _of_questions(schemas["Request"])
+            schemas |= _question_schemas(schemas["Request"])
             document["components"]["securitySchemes"] = _KEYS
             document["security"] = [{}, *({name: []} for name in _KEYS)]
             for operations in document["paths"].values():
@@ -84,7 +84,7 @@ def describe(app: FastAPI) -> None:
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def _of_questions(request: dict[str, Any]) -> dict[str, Any]:
+def _question_schemas(request: dict[str, Any]) -> dict[str, Any]:
     """The schemas of what questions take besides a request, given that of a request."""
     sensitivity = request["properties"] | {"sensitivity": ref("SensitivitySpec")}
     return {

@@ -117,7 +117,7 @@ def accelerator_entries() -> dict[str, AcceleratorEntry]:
 @cache
 def cluster_entries() -> dict[str, ClusterEntry]:
     presets = map(_cluster_of, _json("clusters.json")["clusters"])
-    return {entry.id: entry for entry in (*presets, *_instances())}
+    return {entry.id: entry for entry in (*presets, *_instance_entries())}
 
 
 @cache
@@ -243,7 +243,7 @@ def _cluster_of(item: dict[str, Any]) -> ClusterEntry:
     )
 
 
-def _instances() -> Iterator[ClusterEntry]:
+def _instance_entries() -> Iterator[ClusterEntry]:
     """The rows of `instances.json`: a node of a provider each."""
     document = _json("instances.json")
     for provider in document["providers"]:

@@ -106,9 +106,9 @@ class Plans:
 
     def as_numbers(self) -> Plans:
         """A single plan with columns of shape ()."""
-        if self._is_one:
+        if self._is_scalar:
             return self
-        return self._each(lambda column: column.reshape(())[()])
+        return self._mapped(lambda column: column.reshape(())[()])
 
     def __len__(self) -> int:
         """Number of plans (0-d columns broadcast)."""
@@ -119,7 +119,7 @@ class Plans:
         return next((len(column) for _, column in self.columns() if column.ndim), 1)
 
     @cached_property
-    def _is_one(self) -> bool:
+    def _is_scalar(self) -> bool:
         return all(column.ndim == 0 for _, column in self.columns())
 
     def columns(self) -> Iterator[tuple[str, IntArray]]:
@@ -127,13 +127,13 @@ class Plans:
 
     def take(self, index: Any) -> Plans:
         """The plans at an index, mask or slice; 0-d columns stay 0-d."""
-        if self._is_one:
+        if self._is_scalar:
             return self
         if isinstance(index, np.ndarray) and index.dtype == np.bool_:
             index = np.flatnonzero(index)  # once for all columns
-        return self._each(lambda column: column if column.ndim == 0 else column[index])
+        return self._mapped(lambda column: column if column.ndim == 0 else column[index])
 
-    def _each(self, change: Callable[[IntArray], IntArray]) -> Plans:
+    def _mapped(self, change: Callable[[IntArray], IntArray]) -> Plans:
         """The same with every column changed."""
         sizes = self.seq_length, self.global_batch_size
         seq_length, batch = (None if column is None else change(column) for column in sizes)
@@ -145,7 +145,7 @@ class Plans:
 
     def in_steps(self, seq_lengths: Sequence[int], batches: Sequence[int]) -> Plans:
         """The same in steps of these sizes, one for each plan."""
-        shape = () if self._is_one else (len(self),)
+        shape = () if self._is_scalar else (len(self),)
         sizes = (
             np.array(each, dtype=np.int64).reshape(shape)[()] for each in (seq_lengths, batches)
         )
@@ -173,12 +173,12 @@ class Plans:
     def reads(self, field: str) -> NDArray[np.bool_]:
         """Which plans a field has an effect on, by its declared conditions."""
         several = [
-            np.logical_and.reduce([self._meets(*rule) for rule in each.items()])
+            np.logical_and.reduce([self._satisfies(*rule) for rule in each.items()])
             for each in conditions(ParallelPlan, field)
         ]
         return np.asarray(np.logical_or.reduce(several) if several else True)
 
-    def _meets(self, field: str, rule: Rule) -> NDArray[np.bool_]:
+    def _satisfies(self, field: str, rule: Rule) -> NDArray[np.bool_]:
         """Where a field has the value that a rule asks for."""
         column: IntArray = getattr(self, field)
         if "const" not in rule:

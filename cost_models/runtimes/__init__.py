@@ -55,7 +55,7 @@ for _module in plugins.modules("runtimes"):
 def traits(codes: NDArray[np.int64]) -> Traits:
     """The traits of plans whose runtimes have these codes: numbers for one, else arrays."""
     if codes.ndim == 0 or not codes.size or np.all(codes == codes.flat[0]):
-        return _one(int(codes.flat[0]) if codes.size else 0)
+        return _traits_of_code(int(codes.flat[0]) if codes.size else 0)
     return cast(Traits, _PerPlan(codes))
 
 
@@ -80,5 +80,5 @@ def _table() -> dict[str, NDArray[np.float64]]:
 
 
 @cache
-def _one(code: int) -> Traits:
+def _traits_of_code(code: int) -> Traits:
     return Traits(**{name: float(values[code]) for name, values in _table().items()})

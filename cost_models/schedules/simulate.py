@@ -202,7 +202,7 @@ class _Run:
                     break
                 if ready > now:
                     start = ready
-                    self._wait(rank, back, now, start, self._sent[back][batch][position])
+                    self._record_idle(rank, back, now, start, self._sent[back][batch][position])
             now = start + self._seconds[kind][rank][chunk]
             if kind == _BACKWARD:
                 now += self._seconds[_WEIGHT_GRADIENT][rank][chunk]
@@ -210,7 +210,7 @@ class _Run:
             self.ends[rank].append(now)
             done += 1
             if kind != _WEIGHT_GRADIENT:
-                target, arrival = self._deliver(rank, back, batch, position, now)
+                target, arrival = self._pass_on(rank, back, batch, position, now)
                 if target != rank:
                     reached.append(target)
                     if self._links.blocking:
@@ -218,7 +218,7 @@ class _Run:
         self.cursor[rank], self.clock[rank] = done, now
         return reached
 
-    def _wait(self, rank: int, back: bool, now: float, start: float, sent: float) -> None:
+    def _record_idle(self, rank: int, back: bool, now: float, start: float, sent: float) -> None:
         """Record idle time by cause: the fill, a late message, or the sender's computation."""
         row = self.idle_s[rank]
         if not self.starts[rank]:
@@ -228,7 +228,7 @@ class _Run:
             row[3] += late
             row[2 if back else 1] += start - now - late
 
-    def _deliver(
+    def _pass_on(
         self, rank: int, back: bool, batch: int, position: int, end: float
     ) -> tuple[int, float]:
         """Pass a result to the next position on its route; returns (rank there, arrival time)."""

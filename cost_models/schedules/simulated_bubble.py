@@ -57,7 +57,7 @@ class _Step:
 _step = lru_cache(maxsize=1 << 10)(_Step)
 
 
-def _waiting(
+def _wait_coefficients(
     schedule: PipelineSchedule, stages: int, chunks: int, micro_batches: int,
     forward: NDArray[np.int64], gradient: NDArray[np.int64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
@@ -115,7 +115,7 @@ def simulated_extra_s(
     for number, first in enumerate(steps.first):
         of = steps.inverse == number
         p, chunks, m = (int(column[first]) for column in lengths)
-        seconds = _waiting(schedule, p, chunks, m, forwards[of], gradients[of])
+        seconds = _wait_coefficients(schedule, p, chunks, m, forwards[of], gradients[of])
         waits[of] = np.stack(seconds, axis=1)
     fixed, pace = groups.spread(waits).reshape(-1, 2).T
     result[index] = fixed * others + pace * count * work

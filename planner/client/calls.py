@@ -70,7 +70,7 @@ class Calls:
 
     def __init__(self, url: str, key: str | None = None, timeout_s: float = 900.0) -> None:
         """url: such as http://localhost:8000.  timeout_s: of silence.  Raises RequestError."""
-        self.url, self.timeout_s = _checked(url), timeout_s
+        self.url, self.timeout_s = _checked_url(url), timeout_s
         self.kept: AnswerHeaders | None = None
         self.best: Document | None = None
         self._key = None if key is None else _checked_key(key)
@@ -100,7 +100,7 @@ class Calls:
         sent = self._request(method, path, document, query, {"Accept": accept, **(headers or {})})
         with self._open(sent) as response:
             if response.headers.get_content_type() == _EVENTS:
-                content = self._last(response)
+                content = self._last_document(response)
             else:
                 content = self._content(response)
         return self.read_answer(kind, content)
@@ -171,7 +171,7 @@ class Calls:
         except (OSError, HTTPException) as error:
             raise refusals.unreachable(self.url, error) from None
 
-    def _last(self, response: HTTPResponse) -> bytes:
+    def _last_document(self, response: HTTPResponse) -> bytes:
         """The document of the last event of a stream; its progress is told to whoever watches."""
         for event in self._events(response):
             if event.name == "done":
@@ -237,7 +237,7 @@ def _checked_key(key: str) -> str:
     return key
 
 
-def _checked(url: str) -> str:
+def _checked_url(url: str) -> str:
     """The address of a service without a / at its end.  Raises RequestError."""
     try:
         parts = urlsplit(url)

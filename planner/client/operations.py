@@ -39,9 +39,9 @@ class Operation:
 def operations() -> Iterator[tuple[str, Operation]]:
     """Every operation with the name of its method."""
     for question in QUESTIONS.values():
-        yield from _of_question(question)
+        yield from _question_operations(question)
     for kind in KINDS:
-        yield from _of_jobs(kind)
+        yield from _job_operations(kind)
     for many, entry in (
         ("models", "Model"), ("accelerators", "Accelerator"), ("clusters", "Cluster"),
         ("frameworks", "Framework"), ("schedules", "Schedule"),
@@ -52,7 +52,7 @@ def operations() -> Iterator[tuple[str, Operation]]:
     yield from _OTHERS.items()
 
 
-def _of_question(question: Question) -> Iterator[tuple[str, Operation]]:
+def _question_operations(question: Question) -> Iterator[tuple[str, Operation]]:
     query = (p.name for p in question.parameters if f"{{{p.name}}}" not in question.path)
     path, answer = f"/v1{question.path}", question.answer_type
     yield (
@@ -63,7 +63,7 @@ def _of_question(question: Question) -> Iterator[tuple[str, Operation]]:
         yield f"kept_{question.name}", Operation("GET", f"{path}/{{id}}", answer)
 
 
-def _of_jobs(kind: str) -> Iterator[tuple[str, Operation]]:
+def _job_operations(kind: str) -> Iterator[tuple[str, Operation]]:
     path, job = f"/v1/{kind}", f"{_JOBS}:JobAnswer"
     job_path = f"{path}/{{id}}"
     started = ("idempotency_key", *_BUDGET)

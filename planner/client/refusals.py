@@ -19,7 +19,7 @@ _UNKNOWN = frozenset({"unknown_field"})  # what a service of another version may
 def unreachable(url: str, error: Exception) -> ServiceError:
     """No connection, or one that ended before the answer."""
     cause = getattr(error, "reason", error)
-    reason = "it does not answer in time" if isinstance(cause, TimeoutError) else _said(cause)
+    reason = "it does not answer in time" if isinstance(cause, TimeoutError) else _reason(cause)
     return ServiceError(f"no answer from {url}: {reason}", passing=True)
 
 
@@ -46,7 +46,7 @@ def refusal(
         return ServiceError(f"{url} {fault}: set PLANNER_API_KEY or PLANNER_API_KEY_FILE", document)
     if status in (429, 503):
         when = f"; try again in {retry_after} s" if retry_after else "; try again later"
-        reason = _shown(document or {}, "detail", HTTPStatus(status).phrase)
+        reason = _text(document or {}, "detail", HTTPStatus(status).phrase)
         return ServiceError(f"{url} is busy: {reason}{when}", document, passing=True)
     foreign = document is None or status in (404, 405)
     if foreign and (other := _other_version(url, version)) is not None:
@@ -54,9 +54,9 @@ def refusal(
     if document is None:
         phrase = f"{status} {_phrase(status)}".strip()
         return ServiceError(f"{url} answers {phrase}, not as a service of the planner does")
-    number = _shown(document, "request_id") if status >= 500 else ""
+    number = _text(document, "request_id") if status >= 500 else ""
     known = f" (request {number})" if number else ""
-    title, detail = _shown(document, "title", _phrase(status)), _shown(document, "detail")
+    title, detail = (_text(document, "title", _phrase(status)), _text(document, "detail"))
     return ServiceError(f"{url} refuses: {title}: {detail}{known}", document)
 
 
@@ -92,7 +92,7 @@ def _wrong_request(url: str, document: Mapping[str, Any], version: Version) -> E
     return RequestError(problems)
 
 
-def _shown(document: Mapping[str, Any], name: str, otherwise: str = "") -> str:
+def _text(document: Mapping[str, Any], name: str, otherwise: str = "") -> str:
     """A text of a document, fit to print; the other one where it has none."""
     return str(shown(str(document.get(name) or otherwise)))
 
@@ -120,6 +120,6 @@ def _phrase(status: int) -> str:
         return ""
 
 
-def _said(error: Any) -> str:
+def _reason(error: Any) -> str:
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return str(shown(str(text)))

@@ -108,12 +108,12 @@ def _predictions(path: Path, source: str | None, profile: str | None) -> Iterato
     from planner.learning.accuracy.predict import predict
 
     chosen = looked_up("/profile", lambda: profiles.find(profile)) if profile else None
-    total = _checked(path, source)
+    total = _count_rows(path, source)
     runs = (run for run in runs_in(path) if source in (None, run.source_key))
     return counted("predicting", (predict(run, profile=chosen) for run in runs), total)
 
 
-def _checked(path: Path, source: str | None) -> int:
+def _count_rows(path: Path, source: str | None) -> int:
     """How many rows there are; raises RequestError where the file or the source is no good."""
     from planner.documents.problems import nearest, refuse
     from planner.evidence.published_runs.runs import count_runs, runs_in

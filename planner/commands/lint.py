@@ -76,7 +76,7 @@ def lint(
     from planner.inputs.requests.parser import parse_cluster
     from planner.presentation.terminal import output
 
-    known, values_given = parse_cluster(cluster), _given(model, config, values, argument)
+    known, values_given = parse_cluster(cluster), _given_values(model, config, values, argument)
     answers = []
     for launch in [[file] for file in files] if each else [files]:
         texts, paths = _launch(launch)
@@ -187,7 +187,7 @@ def read(
 
     known = None if cluster is None else parse_cluster(cluster)
     texts, _ = _launch(files)
-    request = LintRequest(texts, known, framework, _given(model, config, values, argument))
+    request = LintRequest(texts, known, framework, _given_values(model, config, values, argument))
     answer = answered(
         lambda: said(request.files, request.cluster, request.framework, request.given),
         lambda service: service.read(request.document()),
@@ -208,7 +208,7 @@ def script_arguments(arguments: Sequence[str]) -> list[str]:
     return [*own, *(f"--argument={a}" for a in after)]
 
 
-def _given(
+def _given_values(
     model: str | None, config: str | None, values: list[str] | None, arguments: list[str] | None
 ) -> GivenValues:
     from planner.answers.lint.request import parse_given
@@ -236,9 +236,9 @@ def _yaml(answer: ReadAnswer, cluster: str | None) -> str:
     rows = (
         ("open", answer.open),
         ("assumed", answer.assumed),
-        ("unknown", map(_place, answer.unknown)),
+        ("unknown", map(_location, answer.unknown)),
         ("refused", (refusal.reason.text for refusal in answer.refusals)),
-        ("not part of a plan", map(_place, answer.unread)),
+        ("not part of a plan", map(_location, answer.unread)),
     )
     lines = [comment(f"{title}: {text}") for title, texts in rows for text in texts]
     if cluster is None:
@@ -249,7 +249,7 @@ def _yaml(answer: ReadAnswer, cluster: str | None) -> str:
     return "\n".join([*lines, body])
 
 
-def _place(setting: Setting) -> str:
+def _location(setting: Setting) -> str:
     return (
         f"{setting.name} ({setting.file}:{setting.line})"
         if setting.line

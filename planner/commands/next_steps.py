@@ -43,11 +43,11 @@ def _emit(answer: PlanAnswer, options: str) -> str:
     """How to get launch files, or why there are none."""
     if answer.launch is not None:
         command = f"planner emit {options} --framework {answer.launch.framework} > run.sh"
-        return f"{command}  # {_written(answer)}"
+        return f"{command}  # {_written_plan(answer)}"
     return f"no launch files: {answer.no_launch}"
 
 
-def _written(answer: PlanAnswer) -> str:
+def _written_plan(answer: PlanAnswer) -> str:
     """Which plan the files are of."""
     recommended = next((pick for pick in answer.picks if pick.name == "recommended"), None)
     if recommended is None or answer.best is None or recommended.plan.id == answer.best.id:
@@ -77,10 +77,10 @@ def _why_command(
     plan_fields = [name for name, field in FIELDS.items() if field.part == "plan"]
     options = [command_line(option_values, source, plan_fields), command_line(fields, None, ())]
     command = " ".join(["planner why", *filter(None, options)])
-    return f"{command}  # the best plan with {_changed(plan.model_dump(), other)}"
+    return f"{command}  # the best plan with {_changed_fields(plan.model_dump(), other)}"
 
 
-def _changed(plan: dict[str, Any], other: dict[str, Any]) -> str:
+def _changed_fields(plan: dict[str, Any], other: dict[str, Any]) -> str:
     """What another plan has otherwise; dp follows."""
     names = [name for name, value in other.items() if value != plan[name] and name != "dp"]
     return " and ".join(f"{name} {_option(other[name])}" for name in names)

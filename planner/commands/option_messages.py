@@ -103,7 +103,7 @@ def _line(problem: Problem, arguments: Sequence[str]) -> str:
     if problem.code not in ("not_allowed", "unknown_name") and not document:
         text = _in_options(text, option)
     text += "".join(_hints(problem, option, _value(option, arguments)))
-    return text if problem.code == "usage" else _placed(problem, option, text, document)
+    return text if problem.code == "usage" else _with_place(problem, option, text, document)
 
 
 def _hints(problem: Problem, option: str, typed: str) -> Iterator[str]:
@@ -123,7 +123,7 @@ def _hints(problem: Problem, option: str, typed: str) -> Iterator[str]:
         yield f"; for example {option} {_EXAMPLES[option]}"
 
 
-def _placed(problem: Problem, option: str, text: str, document: bool) -> str:
+def _with_place(problem: Problem, option: str, text: str, document: bool) -> str:
     if " and " in option:
         text = text.replace("is required", "are required")
     if not option and not document and problem.pointer == "/plan":
@@ -166,14 +166,14 @@ def _option(problem: Problem, arguments: Sequence[str]) -> str:
         return "--card"
     if problem.code == "no_file" and pointer in ("", "/files", "/a", "/b"):
         return _ELSEWHERE.get(pointer, "FILE")
-    if not _names_a_document(arguments) and (flag := _of_field(problem, pointer)):
+    if not _names_a_document(arguments) and (flag := _option_of_field(problem, pointer)):
         return flag
     name = pointer.rpartition("/")[2] if pointer.count("/") <= 3 else ""
     flag = _flags().get(name, f"--{name.replace('_', '-')}")
     return flag if name and (flag in typed or f"--no-{flag[2:]}" in typed) else ""
 
 
-def _of_field(problem: Problem, pointer: str) -> str:
+def _option_of_field(problem: Problem, pointer: str) -> str:
     """The option of a problem's field, where the whole request stands in options."""
     flags = _flags()
     if problem.code == "missing" and pointer in _PARTS:

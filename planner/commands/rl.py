@@ -37,8 +37,8 @@ def rl(
     from planner.presentation.terminal import output
     from planner.presentation.terminal.reinforcement_screen import reinforcement_screen
 
-    request = _asked(source, reinforcement, option_values)
-    measured = None if measured_log is None else _measured(measured_log)
+    request = _read_request(source, reinforcement, option_values)
+    measured = None if measured_log is None else _measured_steps(measured_log)
     with bar("searching"):
         answer = answered(lambda: step(request), lambda service: service.rl(request.document()))
     if measured is None:
@@ -68,7 +68,7 @@ def rl_emit(
     from planner.answers.plans.emission import NothingFits
     from planner.answers.reinforcement.emission import files
 
-    request = _asked(source, reinforcement, option_values)
+    request = _read_request(source, reinforcement, option_values)
     try:
         with bar("searching"):
             bundle = answered(
@@ -79,7 +79,7 @@ def rl_emit(
     return print_bundle(bundle, output, json, as_script=True)
 
 
-def _measured(path: Path) -> MeasuredSteps:
+def _measured_steps(path: Path) -> MeasuredSteps:
     """What a log says of its steps.  Raises RequestError."""
     from planner.documents.problems import refuse
     from planner.inputs.logs.rl_steps import read_steps
@@ -92,19 +92,19 @@ def _measured(path: Path) -> MeasuredSteps:
         raise refuse("/log", "unreadable", f"{path}: {error.strerror}") from None
 
 
-def _asked(
+def _read_request(
     source: str | None, options: Mapping[str, Any], option_values: Mapping[str, Any]
 ) -> ReinforcementRequest:
     """The request of a document and of options.  Raises RequestError."""
     from planner.answers.reinforcement.parsing import parse_reinforcement
 
     document = read_document(source, option_values, limits=True, keep_plan=True)
-    known, names = apart(_with(document, options))
+    known, names = apart(_with_options(document, options))
     request = parse_reinforcement(known)
     return request.model_copy(update={"request": request.request.model_copy(update=names)})
 
 
-def _with(document: dict[str, Any], options: Mapping[str, str | bool]) -> dict[str, Any]:
+def _with_options(document: dict[str, Any], options: Mapping[str, str | bool]) -> dict[str, Any]:
     """The document with the options of the step over it."""
     from planner.answers.reinforcement.documents import PART
 

@@ -74,7 +74,7 @@ def learn(
         settings=dict(map(setting, set or [])),
         files=files_at(script) if script else None,
     )
-    document = {} if chosen() is None else _posted(logs, request)
+    document = {} if chosen() is None else _document_to_post(logs, request)
     read = answered(lambda: _read_runs(logs, request), lambda client: client.learn(site, document))
 
     def keep_runs() -> LearnAnswer:
@@ -88,7 +88,7 @@ def learn(
         output.print_json(keep_runs() if yes else read)
         return FINE
     output.Screen().print(learn_screen(read))
-    if read.new and (yes or _agreed(read)):
+    if read.new and (yes or _confirmed(read)):
         read = keep_runs()
     for line in _ending(read):
         print(line)
@@ -124,7 +124,7 @@ def _read_runs(logs: Sequence[str], request: LearningRequest) -> LearnAnswer:
         return read_runs([_log_lines(path, stack) for path in logs], request)
 
 
-def _posted(logs: Sequence[str], request: LearningRequest) -> dict[str, Any]:
+def _document_to_post(logs: Sequence[str], request: LearningRequest) -> dict[str, Any]:
     """The document by which a service reads a log.  Raises RequestError."""
     if len(logs) > 1:
         only_here("more than one log")
@@ -162,7 +162,7 @@ def _log_lines(path: str, stack: ExitStack) -> tuple[str, Iterable[str]]:
         raise refuse("/log", "no_file", f"cannot read {shown(path)!r}: {reason}") from None
 
 
-def _agreed(answer: LearnAnswer) -> bool:
+def _confirmed(answer: LearnAnswer) -> bool:
     """Whether a person at a terminal wants it kept."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return False
@@ -213,7 +213,7 @@ def show(name: SiteName, json: Json = False) -> int:
     from planner.presentation.terminal import output
     from planner.presentation.terminal.site_screens import site_screen
 
-    answer = answered(lambda: site_answer(_found(name)), lambda client: client.site(name))
+    answer = answered(lambda: site_answer(_find_site(name)), lambda client: client.site(name))
     output.show(answer, json, lambda screen: site_screen(answer))
     return FINE
 
@@ -250,7 +250,7 @@ def report(
     from planner.learning.sites.shared_report import report_of
 
     only_here("a report of a site")
-    shared = report_of(_found(name))
+    shared = report_of(_find_site(name))
     text = shared.model_dump_json(indent=1, exclude_none=True) + "\n"
     print(text, end="")
     if output is None:
@@ -303,7 +303,7 @@ def _sites_of_service(client: Client) -> tuple[list[SiteAnswer], list[str]]:
     return answers, [row.problem for row in rows if row.problem is not None]
 
 
-def _found(name: str) -> Site:
+def _find_site(name: str) -> Site:
     from planner.documents.typed_values import looked_up
     from planner.evidence.uncertainty import site_storage as storage
 

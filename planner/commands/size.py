@@ -60,7 +60,7 @@ def size(
     if "pue" in option_values:  # a sizing has it in its own part, not in a cluster
         fields["pue"] = option_values["pue"]
     option_values = {name: value for name, value in option_values.items() if name != "pue"}
-    request = _read(source, option_values, fields, price or [])
+    request = _read_sizing(source, option_values, fields, price or [])
     with bar("searching clusters"):
         answer = answered(
             lambda: compute(request, os.cpu_count() or 1),
@@ -75,7 +75,7 @@ def size(
     return NOTHING_FITS if answer.fastest is None else FINE
 
 
-def _read(
+def _read_sizing(
     source: str | None, option_values: Mapping[str, Any], spec: Mapping[str, str], prices: list[str]
 ) -> SizingRequest:
     from planner.answers.sizing.request import parse_sizing

@@ -81,7 +81,7 @@ def sweep(
     parsed = _grid(grid)
     folder = _results(grid) if results is None else results
     try:
-        answer = run(parsed, folder, backend=backend, workers=workers, shard=shard, watch=_watched)
+        answer = run(parsed, folder, backend=backend, workers=workers, shard=shard, watch=_watch)
     except (KeyboardInterrupt, WorkersLost) as error:
         reason = str(error) or "stopped"
         print(f"Not finished: {reason}. What is answered is kept in {folder}", file=sys.stderr)
@@ -130,7 +130,7 @@ def _results(source: str) -> Path:
     return Path("sweep.results") if source == "-" else Path(source).with_suffix(".results")
 
 
-def _watched(
+def _watch(
     results: Iterator[tuple[str, Result]], done: int, total: int
 ) -> Iterator[tuple[str, Result]]:
     return counted("sweeping", results, total, done, patience_s=0.0)

@@ -105,14 +105,14 @@ def _answer(
 ) -> T:
     """The answer about a request's plan, or about a pipeline without a model."""
     document = load(source)
-    if not _of_plan(document, pipeline, option_values):
+    if not _is_of_plan(document, pipeline, option_values):
         bare = {**document, **option_values, **scalars(pipeline)}
         return answered(lambda: alone(bare), lambda service: there(service, bare))
     request = read_request(source, option_values, need_plan=True, document=document)
     return answered(lambda: of_plan(request), lambda service: there(service, request.document()))
 
 
-def _of_plan(
+def _is_of_plan(
     document: Mapping[str, Any], pipeline: Mapping[str, Any], option_values: Mapping[str, Any]
 ) -> bool:
     """Whether the question is about a plan; otherwise about a pipeline without a model."""

@@ -69,17 +69,17 @@ def tune(
     with bar("searching"):
         known = question(request, site, skip or ())
     if not known.plans:
-        return _nothing(json)
+        return _print_nothing_fits(json)
     answer = tune(known, Budget(runs, gpu_hours))
     script = ""
     if answer.next is not None and emit is not None:
-        answer, script = _emitted(known, answer, emit, launcher)
+        answer, script = _write_run(known, answer, emit, launcher)
     if json:
         output.print_json(answer)
         return FINE
     screen = output.Screen()
     screen.print(tune_screen(answer, request))
-    for line in _after(answer, script, str(option_values.get("cluster", request.cluster.name))):
+    for line in _after_run(answer, script, str(option_values.get("cluster", request.cluster.name))):
         screen.print(f"  {line}", soft_wrap=True, markup=False)
     return FINE
 
@@ -116,7 +116,7 @@ def _tune_locally(request: PlanRequest, site: Site, budget: Budget, json: bool) 
     return FINE
 
 
-def _nothing(json: bool) -> int:
+def _print_nothing_fits(json: bool) -> int:
     from planner.commands.shared import nothing_fits
     from planner.documents.problems import problem
 
@@ -124,7 +124,7 @@ def _nothing(json: bool) -> int:
     return nothing_fits((reason,), json)
 
 
-def _emitted(
+def _write_run(
     question: Question, answer: TuneAnswer, folder: Path, launcher: str | None
 ) -> tuple[TuneAnswer, str]:
     """The answer with its files written, and where the framework's own script is."""
@@ -139,7 +139,7 @@ def _emitted(
     return answer.model_copy(update={"next": emitted}), str(folder / run.id / script)
 
 
-def _after(answer: TuneAnswer, script: str, cluster: str) -> Iterator[str]:
+def _after_run(answer: TuneAnswer, script: str, cluster: str) -> Iterator[str]:
     """What to do with the next run."""
     import shlex
 

@@ -44,17 +44,17 @@ def submit(
     handle = remote.submit(launcher, [request], options, output, image)
     status = handle.by_hand or f"submitted to {launcher} as {handle.id}; its files: {output}"
     print(status, file=sys.stderr)
-    return _reported(handle, options.tolerance, json)
+    return _print_report(handle, options.tolerance, json)
 
 
 def follow(folder: Path, tolerance: Tolerance, json: bool) -> int:
     """Wait for a run that was submitted from a folder, and report."""
     from planner.running.validate import executors
 
-    return _reported(executors.started(folder), tolerance, json)
+    return _print_report(executors.started(folder), tolerance, json)
 
 
-def _reported(handle: Handle, tolerance: Tolerance, json: bool) -> int:
+def _print_report(handle: Handle, tolerance: Tolerance, json: bool) -> int:
     from planner.commands import validate as run_command
     from planner.documents.request import PlanRequest
     from planner.presentation.terminal import output

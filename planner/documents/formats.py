@@ -28,8 +28,8 @@ def seconds(value: float) -> str:
         return "0 s"
     for scale, unit in ((1.0, "s"), (1e-3, "ms")):
         if abs(value) >= scale:
-            return f"{_three(value / scale)} {unit}"
-    return f"{_three(value / 1e-6)} us"
+            return f"{_three_digits(value / scale)} {unit}"
+    return f"{_three_digits(value / 1e-6)} us"
 
 
 def gib(value: float) -> str:
@@ -56,7 +56,7 @@ def listed(names: Sequence[str]) -> str:
 
 def days(value: float) -> str:
     """Days, or hours where it is less than one."""
-    return f"{_three(value)} days" if value >= 1 else f"{_three(value * 24)} hours"
+    return f"{_three_digits(value)} days" if value >= 1 else f"{_three_digits(value * 24)} hours"
 
 
 def dollars(value: float) -> str:
@@ -68,8 +68,8 @@ def energy(kwh: float) -> str:
     """An amount of energy, given in kWh."""
     for scale, unit in ((1e6, "GWh"), (1e3, "MWh")):
         if kwh >= scale:
-            return f"{_three(kwh / scale)} {unit}"
-    return f"{_three(kwh)} kWh"
+            return f"{_three_digits(kwh / scale)} {unit}"
+    return f"{_three_digits(kwh)} kWh"
 
 
 def kinds_words(layers: Mapping[str, int]) -> str:
@@ -80,7 +80,7 @@ def kinds_words(layers: Mapping[str, int]) -> str:
     return ", ".join((*parts[:_MOST_KINDS], *more)) or "no layers"
 
 
-def _three(value: float) -> str:
+def _three_digits(value: float) -> str:
     magnitude = abs(value)
     if magnitude >= 100:
         return f"{value:,.0f}"
@@ -188,5 +188,5 @@ def amount(value: float) -> str:
     """Bytes on a link, in powers of ten as rates of links are: 2.26 GB."""
     for scale, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if abs(value) >= scale:
-            return f"{_three(value / scale)} {unit}"
+            return f"{_three_digits(value / scale)} {unit}"
     return f"{value:,.0f} B"

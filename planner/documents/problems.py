@@ -69,7 +69,7 @@ class RequestError(ValueError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For another process: the problems alone make it again."""
-        return _again, (type(self), self.problems)
+        return _unpickled, (type(self), self.problems)
 
     def under(self, pointer: str) -> RequestError:
         """The same problems of a document that stands at a place in another one."""
@@ -78,7 +78,7 @@ class RequestError(ValueError):
         )
 
 
-def _again(kind: type[RequestError], problems: tuple[Problem, ...]) -> RequestError:
+def _unpickled(kind: type[RequestError], problems: tuple[Problem, ...]) -> RequestError:
     error = kind.__new__(kind)
     RequestError.__init__(error, problems)
     return error
@@ -205,7 +205,7 @@ def shown(value: Any) -> Scalar:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
-        return value if abs(value) <= _EXACT else _huge(value)
+        return value if abs(value) <= _EXACT else _integer_text(value)
     if isinstance(value, float):
         return value if abs(value) < float("inf") else str(value)  # NaN compares false
     if isinstance(value, str):
@@ -219,7 +219,7 @@ def shown(value: Any) -> Scalar:
     return f"a {type(value).__name__}"
 
 
-def _huge(value: int) -> str:
+def _integer_text(value: int) -> str:
     # Not str(value): past some thousand digits Python refuses, and it takes quadratic time.
     return str(value) if abs(value) < 10**40 else "an integer of more than 40 digits"
 

@@ -79,7 +79,7 @@ class SearchSpec(Spec):
     ] = Field((), description="plan fields to search that are held fixed by default")
 
     @model_validator(mode="after")
-    def _known(self) -> Self:
+    def _known_fields(self) -> Self:
         for name in self.limits:
             if name not in FIELDS:
                 raise ValueError(f"{name} is not a plan field")

@@ -41,7 +41,7 @@ class Dominance:
         """Plans that are dominated whatever their layout."""
         if self._axes.full:
             return np.zeros(len(plans), dtype=np.bool_)
-        return self._redundant_zero(plans) | self._idle(plans)
+        return self._redundant_zero(plans) | self._repeats(plans)
 
     def at_rest(self, plans: Plans) -> Plans:
         """Plans whose settled switches have their first value where they have no effect."""
@@ -63,7 +63,7 @@ class Dominance:
             alone &= plans.tp == plans.etp * plans.ep
         return np.asarray(alone & (plans.zero_stage != kept_stage))
 
-    def _idle(self, plans: Plans) -> BoolArray:
+    def _repeats(self, plans: Plans) -> BoolArray:
         """Plans that differ from another one only in a field without effect."""
         idle = np.zeros(len(plans), dtype=np.bool_)
         for field, condition in self._without_effect(plans).items():

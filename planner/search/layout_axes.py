@@ -114,7 +114,7 @@ class LayoutAxes:
     ) -> Iterator[tuple[int, int, int, int, int]]:
         for placement, v, sizes, _ in self._balanced_layouts.get(pp, ()):
             for name in names:
-                if _places(SCHEDULES[name], placement, v):
+                if _is_placed(SCHEDULES[name], placement, v):
                     yield code("schedule", name), v, 0, 0, 1 + self.split_table.index(sizes)
 
     def _chunk_counts(self, schedule: PipelineSchedule, divisible: int) -> Iterable[int]:
@@ -200,7 +200,7 @@ def _schedule_without_pipeline(names: Sequence[str]) -> str | None:
     return "1f1b" if "1f1b" in plain else next(iter(plain), None)
 
 
-def _places(schedule: PipelineSchedule, placement: str, chunks: int) -> bool:
+def _is_placed(schedule: PipelineSchedule, placement: str, chunks: int) -> bool:
     """Whether a schedule places so many chunks on a rank, and in this way."""
     counts = schedule.chunk_counts
     return schedule.placement == placement and (chunks in counts if counts else chunks > 1)

@@ -74,7 +74,7 @@ def repartitioned_plans(
             (plans.row(column), float(s.seconds[at[column - start]]), column)
             for column in columns.tolist()
         ]
-        results.append(list(_of_list(model, rows, s.worth_s, amounts, room)))
+        results.append(list(_of_short_list(model, rows, s.worth_s, amounts, room)))
         start += len(at)
     return results
 
@@ -116,7 +116,7 @@ def _are_hopeless(
     return np.asarray(fits & too_slow, dtype=np.bool_)
 
 
-def _of_list(
+def _of_short_list(
     model: CostModel,
     rows: Iterable[tuple[ParallelPlan, float, int]],
     worth_s: float,

@@ -167,9 +167,9 @@ class _Together:
                 waiting.append((entry, plans))
             self._price(waiting)
             drawing = open_ones
-            self._tell()
+            self._report_progress()
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         keeps = (cell.keep for entry in self._each for cell in entry.cells)
         leader = min(keeps, key=lambda keep: keep.score)
         spaces = [entry.space for entry in self._each]

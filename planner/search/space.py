@@ -260,7 +260,7 @@ class Space:
     def _laid_out(self, partial: PartialPlans, layouts: Ragged, size: int) -> Iterator[Plans]:
         """Partial plans with each of their layouts, all layouts of a group together."""
         for low, high in batches(layouts.counts[partial.group] * partial.counts, size):
-            yield from self._of_rows(partial, layouts, np.arange(low, high))
+            yield from self._candidates_of_rows(partial, layouts, np.arange(low, high))
 
     def _laid_out_in_time(
         self,
@@ -277,10 +277,10 @@ class Space:
         while len(rows := rows[partial.least_s[rows] <= most_s()[index[rows]]]):
             ends = np.cumsum(per_row[rows])
             count = max(int(np.searchsorted(ends, min(first, size), side="right")), 1)
-            yield from self._of_rows(partial, layouts, rows[:count], most_s)
+            yield from self._candidates_of_rows(partial, layouts, rows[:count], most_s)
             rows, first = rows[count:], 2 * first
 
-    def _of_rows(
+    def _candidates_of_rows(
         self,
         partial: PartialPlans,
         layouts: Ragged,

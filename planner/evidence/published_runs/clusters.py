@@ -53,11 +53,11 @@ _SAME_LABEL, _OTHER_VARIANT = 1.12, 1.9
 @cache
 def accelerator_id(gpu: str) -> Read:
     """The catalog id of a GPU's printed name.  Raises ValueError where none shares its model."""
-    words = _words(gpu)
+    words = _name_words(gpu)
     best: tuple[float, str] | None = None
     for entry in accelerators():
         for alias in (entry.id, *entry.aliases, entry.spec.name):
-            alias_words = _words(alias)
+            alias_words = _name_words(alias)
             if not (model := _model_words(alias_words)) or not model <= words:
                 continue
             score = len(alias_words & words) - 0.1 * len(alias_words - words)
@@ -66,7 +66,7 @@ def accelerator_id(gpu: str) -> Read:
             if best is None or score > best[0]:
                 best = score, entry.id
     if best is not None:
-        exact = words >= _words(best[1])
+        exact = words >= _name_words(best[1])
         return Read(best[1], () if exact else (f"{_short(gpu)} taken as {best[1]}",))
     for name, nearest in _NEAREST.items():
         if name in words:
@@ -81,7 +81,7 @@ def _short(text: str) -> str:
 
 
 @cache
-def _words(text: str) -> frozenset[str]:
+def _name_words(text: str) -> frozenset[str]:
     low = text.lower()
     for pattern, spelling in _SPELLINGS:
         low = re.sub(pattern, spelling, low)
@@ -136,7 +136,7 @@ def cluster_for(run: Run) -> Read:
     if ranks > per_node:
         rate = nic_bytes_per_s(run["interconnect"], nics_shared)
         network = _network(rate, entry.node.network, assumptions)
-    named = (c.link_bytes_per_s for c in clusters() if _named(c, run["interconnect"]))
+    named = (c.link_bytes_per_s for c in clusters() if _names_cluster(c, run["interconnect"]))
     link = next(named, None)
     if link is not None:
         assumptions.append(f"links of {link / 1e9:.0f} GB/s inside a node: the named cluster's")
@@ -188,7 +188,7 @@ def _network(
     return (nic.model_copy(update={"bandwidth_bytes_per_s": rate, "name": "network"}),)
 
 
-def _named(entry: ClusterEntry, text: str) -> bool:
+def _names_cluster(entry: ClusterEntry, text: str) -> bool:
     """Whether a row's interconnect names a cluster of the catalog."""
     normalised = text.lower().replace(" ", "-")
     return any(name in normalised for name in (entry.id, *entry.aliases) if "-" in name)
@@ -196,7 +196,7 @@ def _named(entry: ClusterEntry, text: str) -> bool:
 
 def _stated_memory(gpu: str, part: AcceleratorSpec) -> tuple[AcceleratorSpec, list[str]]:
     """The part with the capacity its printed name has, where the catalog has no such variant."""
-    for text in _words(gpu):
+    for text in _name_words(gpu):
         if match := re.fullmatch(r"(\d+)gb", text):
             stated = float(match.group(1)) * 2**30
             ratio = stated / part.memory_bytes

@@ -60,7 +60,7 @@ def band(seconds: float, features: ErrorFeatures, site: Site | None = None) -> B
     mixture = interval(features, site)
     low, high = (exp(bound - mixture.mean) for bound in mixture.bounds(float(COVERED)))
     _, accelerator, runtime, *_ = features.groups
-    runs, sources = _published()
+    runs, sources = _published_counts()
     count = sources_alike(features)
     kind = "mixture of experts" if features.experts else "dense"
     site_runs = len(site.runs) if site is not None else 0
@@ -78,7 +78,7 @@ def band(seconds: float, features: ErrorFeatures, site: Site | None = None) -> B
 
 
 @cache
-def _published() -> tuple[Counter[str], int]:
+def _published_counts() -> tuple[Counter[str], int]:
     """The published runs by accelerator, and the number of their sources."""
     known = [run for run in scored_runs() if run.intervals_s]
     return Counter(run.accelerator for run in known), len({run.source for run in known})

@@ -180,7 +180,7 @@ class Belief:
 
     def __init__(self, prior: Prior, runs: Sequence[SeenRun] = ()) -> None:
         self.prior = prior
-        self._seen = _seen(prior, runs) if runs else None
+        self._seen = _conditioned(prior, runs) if runs else None
 
     def mixture(self, of: ErrorFeatures) -> Mixture:
         """ln(measured / estimated) of an estimate at the site."""
@@ -194,7 +194,7 @@ class Belief:
         variance = site * (by_linear.sum() + known) + model * of_model
         weights, means = np.exp(weight), np.zeros(len(weight))
         if seen is not None:
-            across = _across(prior, seen, row, scale, kinds)
+            across = _run_covariance(prior, seen, row, scale, kinds)
             weights, means = seen.weights, np.einsum("cn,cn->c", across, seen.weighted)
             variance = variance - np.einsum("cn,cnm,cm->c", across, seen.inverse, across)
         total = float(weights @ site)
@@ -299,7 +299,7 @@ class Belief:
         )
 
 
-def _seen(prior: Prior, runs: Sequence[SeenRun]) -> _Seen:
+def _conditioned(prior: Prior, runs: Sequence[SeenRun]) -> _Seen:
     """The runs under each component, outliers with more noise."""
     site, model, noise, weight = prior.components
     ln = np.array([run.ln for run in runs])
@@ -333,7 +333,9 @@ def _chance_outlying(missed: Array, variance: Array) -> Array:
     return np.asarray(1.0 / (1.0 + np.exp(-np.clip(ln, -50.0, 50.0))))
 
 
-def _across(prior: Prior, seen: _Seen, row: Array, scale: float, kinds: tuple[str, ...]) -> Array:
+def _run_covariance(
+    prior: Prior, seen: _Seen, row: Array, scale: float, kinds: tuple[str, ...]
+) -> Array:
     """Covariance of an estimate with the site's runs, under each component; (C, n)."""
     site, model, _, _ = prior.components
     by_site, by_model = _shared_of_one(prior, seen.runs, scale, kinds)

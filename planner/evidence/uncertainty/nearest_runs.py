@@ -113,8 +113,8 @@ def evidence(
     learned = 0 if site is None else _learned_count(site, chip.id, plan.runtime)
     ground: Ground = "measured" if same.number or learned else "extrapolated" if there else "unseen"
     if ground == "measured":
-        where = f"{chip.name} with {_stack(plan.runtime)}{_how(*how)}"
-        text, detail = _measured(where, same, of_kind, experts)
+        where = f"{chip.name} with {_stack(plan.runtime)}{_method_text(*how)}"
+        text, detail = _measured_text(where, same, of_kind, experts)
     elif ground == "extrapolated":
         text, detail = _extrapolated(chip.name, plan.runtime, there, *how)
     else:
@@ -155,7 +155,7 @@ def _held(
 
 
 # Each of these three returns Evidence.text and Evidence.detail.
-def _measured(where: str, same: _Held, of_kind: _Held, experts: bool) -> tuple[str, str]:
+def _measured_text(where: str, same: _Held, of_kind: _Held, experts: bool) -> tuple[str, str]:
     """Which runs have both the accelerator and the runtime."""
     other = "dense" if experts else "mixtures of experts"
     if of_kind.number:
@@ -170,7 +170,7 @@ def _extrapolated(
 ) -> tuple[str, str]:
     """Sentences on the runs of the accelerator and of the runtime."""
     runtimes = sorted(by_runtime, key=lambda other: (other != runtime, -len(by_runtime[other])))
-    differs = _how(adapters, narrow) if runtime in by_runtime else ""
+    differs = _method_text(adapters, narrow) if runtime in by_runtime else ""
     stacks = listed(tuple(dict.fromkeys(map(_stack, runtimes)))[:MOST_RUNS])
     elsewhere = [run for each in _table().held.values() for run in each.get(runtime, [])]
     other = f" and {_runs(elsewhere)} with it elsewhere" if elsewhere else ""
@@ -198,7 +198,7 @@ def _accelerators_used(chip: AcceleratorSpec, nearest: Sequence[ScoredRun]) -> t
     return f"no run at all on {chip.name}: {source}", source
 
 
-def _how(adapters: bool, narrow: bool) -> str:
+def _method_text(adapters: bool, narrow: bool) -> str:
     return " training adapters" * adapters + (" in 8 or 4 bits" if narrow else "")
 
 
@@ -235,12 +235,12 @@ def _nearest(kinds: dict[str, str | bool], sizes: dict[str, float]) -> tuple[Sco
     for farthest in (np.partition(distances, last)[last], np.inf):
         near = np.flatnonzero(distances <= farthest)
         ordered = near[np.argsort(distances[near], kind="stable")].tolist()
-        if len(runs := _several(table.runs[i] for i in ordered)) == MOST_RUNS:
+        if len(runs := _distinct_runs(table.runs[i] for i in ordered)) == MOST_RUNS:
             break
     return runs
 
 
-def _several(runs: Iterable[ScoredRun]) -> tuple[ScoredRun, ...]:
+def _distinct_runs(runs: Iterable[ScoredRun]) -> tuple[ScoredRun, ...]:
     by_name: dict[tuple[str, str], ScoredRun] = {}
     for run in runs:
         by_name.setdefault((run.source, run.model), run)

@@ -113,7 +113,7 @@ class Posterior:
         several: groups, one of each level after the first.
         """
         if several not in self._off:
-            self._off[several] = self._off_in(several)
+            self._off[several] = self._factor_errors(several)
         return self._off[several]
 
     @cached_property
@@ -121,7 +121,7 @@ class Posterior:
         """Cached results of `off` by its arguments: accelerators, runtimes and sites are few."""
         return {}
 
-    def _off_in(self, several: Sequence[tuple[str, ...]]) -> tuple[Array, Array]:
+    def _factor_errors(self, several: Sequence[tuple[str, ...]]) -> tuple[Array, Array]:
         levels = Counter(chain(*(zip(LEVELS, ("", *groups), strict=True) for groups in several)))
         weights = {each: count / len(several) for each, count in levels.items()}
         known = {each: weight for each, weight in weights.items() if each in self._members}

@@ -90,11 +90,11 @@ def differences(
         value, other_value = getattr(plan, name), getattr(run, name)
         if value != other_value:
             seen = any(getattr(other, name) == value for other in runs)
-            text = f"{name.replace('_', ' ')} {_said(other_value)} -> {_said(value)}"
+            text = f"{name.replace('_', ' ')} {_value_text(other_value)} -> {_value_text(value)}"
             yield text if seen else f"{text} (no run there)"
 
 
-def _said(value: object) -> str:
+def _value_text(value: object) -> str:
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
 
 
@@ -104,11 +104,11 @@ def seen_together(chip: AcceleratorSpec, experts: bool) -> Pairs:
     Those of the accelerator's family with this kind of model; of all accelerators, where fewer
     than FEWEST_SOURCES published any.  A feature with itself: it was seen at all.
     """
-    return _seen(profile_for(chip).family, experts)
+    return _seen_pairs(profile_for(chip).family, experts)
 
 
 @cache
-def _seen(family: str, experts: bool) -> Pairs:
+def _seen_pairs(family: str, experts: bool) -> Pairs:
     kin = [run for run in scored_runs() if run.experts == experts]
     family_runs = [run for run in kin if run.family == family]
     counted = family_runs if len({run.source for run in family_runs}) >= FEWEST_SOURCES else kin

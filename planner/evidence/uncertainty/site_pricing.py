@@ -54,11 +54,11 @@ def cost_model(
     elif profile is None and site is not None:
         profile = site.profile_of(request.cluster.groups[0].accelerator.id)
     inputs = request.model, request.cluster, request.training, profile
-    return _kept(*inputs) if site is None else SiteCostModel(*inputs, site=site)
+    return _cached_model(*inputs) if site is None else SiteCostModel(*inputs, site=site)
 
 
 @lru_cache(maxsize=16)
-def _kept(
+def _cached_model(
     model: ModelSpec,
     cluster: ClusterSpec,
     training: TrainingSpec,

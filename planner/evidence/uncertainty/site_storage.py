@@ -128,7 +128,7 @@ def learn(name: str, runs: tuple[LearnedRun, ...]) -> tuple[Site, tuple[LearnedR
             raise refuse("/site", "too_many_runs", f"{detail}: forget some")
         return site.with_runs((*site.runs, *new))
 
-    changed = _changed(check_name(name), more)
+    changed = _write_change(check_name(name), more)
     return changed, tuple(new)
 
 
@@ -144,7 +144,7 @@ def learn_steps(name: str, steps: tuple[LearnedStep, ...]) -> Site:
         taught = (step.model_copy(update={"taught_by": asker().name or None}) for step in new)
         return site.with_steps((*site.steps, *taught))
 
-    return _changed(check_name(name), more)
+    return _write_change(check_name(name), more)
 
 
 def forget(name: str, run: str | None = None) -> None:
@@ -153,7 +153,7 @@ def forget(name: str, run: str | None = None) -> None:
     Raises RequestError.
     """
     if run is None:
-        known = _known(name)
+        known = _existing_name(name)
         with _locked():
             (folder() / f"{known}.json").unlink(missing_ok=True)
             profiles.forget(known)
@@ -166,7 +166,7 @@ def forget(name: str, run: str | None = None) -> None:
         (removed,) = [r for r in site.runs if r.id == which(site, run).id]
         return site.with_runs(tuple(r for r in site.runs if r is not removed))
 
-    _changed(_known(name), without)
+    _write_change(_existing_name(name), without)
 
 
 def which(site: Site, run: str) -> LearnedRun:
@@ -179,14 +179,14 @@ def which(site: Site, run: str) -> LearnedRun:
     return runs[0]
 
 
-def _known(name: str) -> str:
+def _existing_name(name: str) -> str:
     known = normal(name)
     if known not in names():
         raise refuse("/site", "unknown_name", f"no site {shown(name)!r}", name)
     return known
 
 
-def _changed(name: str, change: Callable[[Site], Site]) -> Site:
+def _write_change(name: str, change: Callable[[Site], Site]) -> Site:
     """A site after a change, which is written.  Raises RequestError."""
     path = folder() / f"{name}.json"
     try:

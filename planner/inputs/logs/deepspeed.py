@@ -41,7 +41,7 @@ class DeepSpeed(Reader):
 
     def take(self, number: int, process: str, text: str) -> bool:
         if self.block.lines:
-            return self._printed(text, number)
+            return self._take_block(text, number)
         if "CurrSamplesPerSec=" in text and (step := _STEP.search(text)):
             if self.draft.first_process(RATES, process):
                 self._step(int(step[1]), number, text)
@@ -66,7 +66,7 @@ class DeepSpeed(Reader):
             self.draft.uses("max allocated", number_of(memory[1]) * GIB, line)
         self.stamps.take(step, _TIME.search(text), line)
 
-    def _printed(self, text: str, number: int) -> bool:
+    def _take_block(self, text: str, number: int) -> bool:
         if self.block.add(text, number):
             return True
         source, lines = self.block.taken()

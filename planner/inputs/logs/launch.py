@@ -41,8 +41,8 @@ def read(
     """
     _derive(code_base, draft)
     _name_model(draft)
-    launch = _printed(code_base, draft)
-    from_files = _given(files, draft, launch)
+    launch = _printed_launch(code_base, draft)
+    from_files = _read_files(files, draft, launch)
     return _facts(draft, launch, from_files, code_base in PLAIN), launch or from_files
 
 
@@ -111,7 +111,7 @@ def _unknown_kernel(fact: Fact, draft: Draft) -> bool:
     )
 
 
-def _printed(code_base: CodeBase, draft: Draft) -> Reading | None:
+def _printed_launch(code_base: CodeBase, draft: Draft) -> Reading | None:
     """The whole launch, where the log prints enough for the framework's own reader."""
     size = draft.number("accelerators")
     try:
@@ -132,7 +132,7 @@ def _printed_config(code_base: CodeBase, draft: Draft, size: int | None) -> Read
     return options.at_lines(read({"config.yaml": text}, size), draft.name, origin)
 
 
-def _given(files: Mapping[str, str], draft: Draft, launch: Reading | None) -> Reading | None:
+def _read_files(files: Mapping[str, str], draft: Draft, launch: Reading | None) -> Reading | None:
     """What the files say.  Raises RequestError where it is another run than the log's."""
     if not files:
         return None

@@ -59,7 +59,7 @@ ELAPSED = "elapsed time per iteration"
 
 
 @cache
-def _both() -> frozenset[str]:
+def _known_options() -> frozenset[str]:
     """Options that Megatron-LM has too, of today or of old."""
     known = known_arguments("planner.frameworks.megatron")["flags"]
     return frozenset({"--variable-seq-lengths", *known})
@@ -119,7 +119,7 @@ class Arguments(Reader):
         if options.get("deepspeed", ("False", 0))[0] == "True":
             return "megatron-deepspeed"
         named = {f"--{name.replace('_', '-')}" for name in options}
-        if self.mindspeed or named & MINDSPEED_OPTIONS - _both():
+        if self.mindspeed or named & MINDSPEED_OPTIONS - _known_options():
             return "mindspeed" if ELAPSED in self.draft.series else None
         return "megatron-lm" if BLOCK in self.draft.started else None
 

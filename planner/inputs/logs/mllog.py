@@ -69,9 +69,9 @@ class MlLog(Reader):
         key, value = event.get("key"), event.get("value")
         meta, when = event.get("metadata"), _number(event.get("time_ms"))
         if isinstance(key, str) and when is not None:
-            self._known(key, value, meta if isinstance(meta, dict) else {}, when, line)
+            self._take(key, value, meta if isinstance(meta, dict) else {}, when, line)
 
-    def _known(self, key: str, value: Any, meta: dict[str, Any], when: float, line: int) -> None:
+    def _take(self, key: str, value: Any, meta: dict[str, Any], when: float, line: int) -> None:
         if key == "run_start":
             self.draft.start("run_start", line)
         if key == "submission_benchmark" and isinstance(value, str):

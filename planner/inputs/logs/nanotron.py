@@ -46,7 +46,7 @@ class Nanotron(Reader):
         """Read a line; whether it belongs to a printed object that goes on."""
         text = _PREFIX.sub("", text)
         if self.block.lines or re.match(r"\w*Config\(\w+=", text):
-            return self._printed(number, text)
+            return self._take_block(number, text)
         step, elapsed = _ITERATION.search(text), _ELAPSED.search(text)
         if step and elapsed:
             if self.draft.first_process(ELAPSED, process):
@@ -78,7 +78,7 @@ class Nanotron(Reader):
             if 1 <= size < MOST:
                 self.draft.say("accelerators", round(size), line)
 
-    def _printed(self, number: int, text: str) -> bool:
+    def _take_block(self, number: int, text: str) -> bool:
         if self.block.add(_OBJECT.sub(r"'\1'", text), number):
             return True
         source, lines = self.block.taken()

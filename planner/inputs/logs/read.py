@@ -79,7 +79,7 @@ def read_log(lines: Iterable[str], name: str, files: Mapping[str, str] | None = 
     Raises RequestError: /log where it is no log of one steady run, /files where they are of
     another run or cannot be read.
     """
-    (run,) = _one(read_logs(lines, name, files), name)
+    (run,) = _single(read_logs(lines, name, files), name)
     return run
 
 
@@ -92,10 +92,10 @@ def read_logs(
     everything = chain(first, rest)
     if first and is_table(first[0][:10_000]):
         return tuple(read_table((text for _, _, text in clean(everything, name)), name))
-    return (_read(everything, name, files or {}),)
+    return (_read_lines(everything, name, files or {}),)
 
 
-def _one(runs: tuple[RunLog, ...], name: str) -> tuple[RunLog, ...]:
+def _single(runs: tuple[RunLog, ...], name: str) -> tuple[RunLog, ...]:
     if len(runs) != 1:
         raise refused("two_runs", f"{name} is a table of {len(runs):,} runs, not a log")
     return runs
@@ -106,7 +106,7 @@ def _tokens_of_a_step(values: Mapping[str, Any]) -> int | None:
     return batch * length if isinstance(batch, int) and isinstance(length, int) else None
 
 
-def _read(lines: Iterable[str], name: str, files: Mapping[str, str]) -> RunLog:
+def _read_lines(lines: Iterable[str], name: str, files: Mapping[str, str]) -> RunLog:
     draft = Draft(name)
     readers = [kind(draft) for kind in READERS]
     total = _feed_readers(lines, name, readers)

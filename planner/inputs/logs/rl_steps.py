@@ -87,16 +87,16 @@ def read_steps(lines: Iterable[str], name: str) -> MeasuredSteps:
     steps, tables, printed = _Steps(), 0, 0
     for _, _, text in clean(lines, name):
         if match := _VERL.search(text):
-            steps.take("verl", int(match[1]), _known(VERL, _OF_VERL.findall(text)))
+            steps.take("verl", int(match[1]), _known_values(VERL, _OF_VERL.findall(text)))
         elif match := _SLIME.search(text):
-            steps.take("slime", int(match[1]), _known(SLIME, _PAIR.findall(match[2])))
+            steps.take("slime", int(match[1]), _known_values(SLIME, _PAIR.findall(match[2])))
         elif match := _TRL.search(text):
             printed += 1
-            steps.take("TRL", printed, _known(TRL, _PAIR.findall(match[0])))
+            steps.take("TRL", printed, _known_values(TRL, _PAIR.findall(match[0])))
         elif "•" in text:
             # A table begins with its results, and these with the loss.
             tables += "• Loss:" in text
-            if pairs := list(_known(NEMO_RL, _NEMO_RL.findall(text))):
+            if pairs := list(_known_values(NEMO_RL, _NEMO_RL.findall(text))):
                 steps.take("NeMo-RL", tables, pairs)
     complete = {number: row for number, row in steps.values.items() if set(row) - set(LENGTHS)}
     if not complete:
@@ -106,7 +106,7 @@ def read_steps(lines: Iterable[str], name: str) -> MeasuredSteps:
     return _middle(steps.trainer, complete)
 
 
-def _known(
+def _known_values(
     names: Mapping[str, str], pairs: Iterable[tuple[str, str]]
 ) -> Iterator[tuple[str, float]]:
     """The values that stand for something here."""

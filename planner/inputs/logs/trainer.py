@@ -74,7 +74,7 @@ class Trainer(Reader):
 
     def take(self, number: int, process: str, text: str) -> bool:
         if self.block.lines:
-            return self._printed(text, number)
+            return self._take_block(text, number)
         if "Model config " in text and text.rstrip().endswith("{"):
             return self.block.add("{", number)
         for bar in _BAR.finditer(text):  # carriage returns may have gone
@@ -84,7 +84,7 @@ class Trainer(Reader):
         if logged := _LOGGED.search(text):
             self._logged(logged, number)
         if match := _SAID.search(text):
-            self._said(match[1], match[2], number)
+            self._take_banner(match[1], match[2], number)
         for name, value in _METRIC.findall(text):
             self.metrics.setdefault(name, (_seconds(value), number))
         if match := _LOSS.search(text):
@@ -100,7 +100,7 @@ class Trainer(Reader):
             return int(match[1])
         return self.bar if _REPORT.search(text) else 0
 
-    def _said(self, name: str, text: str, line: int) -> None:
+    def _take_banner(self, name: str, text: str, line: int) -> None:
         value: int | str | None = (
             whole(text.rstrip(",")) if name != "Mixed precision type" else text
         )
@@ -136,7 +136,7 @@ class Trainer(Reader):
             self.draft.step(BAR, step, seconds / steps, line)
             self.marked = step, elapsed
 
-    def _printed(self, text: str, number: int) -> bool:
+    def _take_block(self, text: str, number: int) -> bool:
         if self.block.add(text, number):
             return True
         source, lines = self.block.taken()

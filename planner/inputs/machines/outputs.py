@@ -49,7 +49,7 @@ def read_output(text: str) -> Seen | None:
     return next((seen for read in READERS if (seen := read(text)) is not None), None)
 
 
-def _counted(program: str, groups: list[Nodes]) -> Seen | None:
+def _merged_nodes(program: str, groups: list[Nodes]) -> Seen | None:
     """The same nodes counted together, the most accelerators first."""
     counts: Counter[Nodes] = Counter()
     for g in groups:
@@ -124,7 +124,7 @@ def _scontrol(text: str) -> Seen | None:
         megabytes = fields.get("RealMemory") or _mem(fields.get("CfgTRES", ""))
         host = float(megabytes) * MIB if megabytes else None
         nodes.append(Nodes(kind, gres[1], 1, host_memory_bytes=host))
-    return _counted("scontrol show node", nodes)
+    return _merged_nodes("scontrol show node", nodes)
 
 
 def _feature(features: str) -> str:
@@ -150,14 +150,14 @@ def _sinfo(text: str) -> Seen | None:
             continue
         row = dict(zip(titles, line, strict=False))
         count = row.get("NODES", "")
-        number = int(count) if count.isdigit() else _listed(row.get("NODELIST", ""))
+        number = int(count) if count.isdigit() else _host_count(row.get("NODELIST", ""))
         megabytes = row.get("MEMORY", "").rstrip("+")
         host = float(megabytes) * MIB if megabytes.isdigit() else None
         nodes.append(Nodes(*gres, number, host_memory_bytes=host))
-    return _counted("sinfo", nodes)
+    return _merged_nodes("sinfo", nodes)
 
 
-def _listed(hosts: str) -> int:
+def _host_count(hosts: str) -> int:
     """The number of hosts in a list such as gpu[01-04,7],login1."""
     total = 0
     for prefix, inside in re.findall(r"([^,\[]+)(?:\[([^\]]*)\])?", hosts):
@@ -178,7 +178,7 @@ def _kubernetes(text: str) -> Seen | None:
         return None
     items = document.get("items", [document])
     nodes = [node for item in items if isinstance(item, dict) for node in _kubernetes_node(item)]
-    return _counted("kubectl get nodes", nodes)
+    return _merged_nodes("kubectl get nodes", nodes)
 
 
 def _kubernetes_node(item: dict[str, Any]) -> Iterator[Nodes]:

@@ -77,7 +77,7 @@ class _Machine:
         self.assumed += [
             f"{n.nodes} x {n.per_node} {n.accelerator} left out: they differ" for n in others
         ]
-        listed = self._listed(first, named)
+        listed = self._listed_nodes(first, named)
         count = listed.nodes or 1
         if count * first.per_node > hardware.MOST_ACCELERATORS:
             detail = f"more than {hardware.MOST_ACCELERATORS} accelerators"
@@ -88,7 +88,7 @@ class _Machine:
         host = first.host_memory_bytes or listed.host_memory_bytes or next(system, None)
         return replace(first, nodes=count, host_memory_bytes=host)
 
-    def _listed(self, nodes: Nodes, named: list[Seen]) -> Nodes:
+    def _listed_nodes(self, nodes: Nodes, named: list[Seen]) -> Nodes:
         """The nodes with so many accelerators as a scheduler lists them, else those given."""
         lists = [s for program in _LISTS for s in named if s.program == program]
         if not lists:
@@ -101,7 +101,7 @@ class _Machine:
         if normal(self.nodes.instance) in {entry.id for entry in hardware.clusters()}:
             self.read.append(f"instance {self.nodes.instance}: its links, network and price")
             return {"preset": normal(self.nodes.instance), "nodes": self.nodes.nodes}
-        typical = self._usual()
+        typical = self._catalog_nodes()
         group = self._networked(self._linked(typical))
         accelerator = self._accelerator(typical)
         document: dict[str, Any] = {
@@ -122,7 +122,7 @@ class _Machine:
             self.read.append(f"PCIe of {gigabytes:.1f} GB/s per direction")
         return document
 
-    def _usual(self) -> NodeGroup:
+    def _catalog_nodes(self) -> NodeGroup:
         """The nodes as the catalog knows their accelerator."""
         name, nodes = self._id(), self.nodes
         try:

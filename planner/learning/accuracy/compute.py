@@ -156,7 +156,7 @@ def _table(prediction: Prediction) -> Table:
     return "scored" if prediction.settled else "open"
 
 
-def _by(rows: Iterable[Row], key: Callable[[Row], str]) -> dict[str, list[Row]]:
+def _grouped(rows: Iterable[Row], key: Callable[[Row], str]) -> dict[str, list[Row]]:
     groups: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         groups[key(row)].append(row)
@@ -170,7 +170,7 @@ def _ratios(rows: Iterable[Row]) -> list[float]:
 def _time(rows: Sequence[Row]) -> TimeSummary:
     scored = [row for row in rows if row.table == "scored"]
     by_source: dict[str, SourceTime] = {}
-    for source, source_rows in _by(scored, lambda row: row.source_key).items():
+    for source, source_rows in _grouped(scored, lambda row: row.source_key).items():
         summary = errors(_ratios(source_rows))
         assert summary is not None
         layers = sum(row.quantity == "layer" for row in source_rows)
@@ -183,7 +183,7 @@ def _time(rows: Sequence[Row]) -> TimeSummary:
         by_source=by_source,
         by_kind=_errors_by(scored, lambda row: [row.kind or ""]),
         by_doubt=_errors_by(scored, lambda row: row.doubts or ["nothing"]),
-        open=_open(rows),
+        open=_open_time(rows),
     )
 
 
@@ -197,7 +197,7 @@ def _errors_by(rows: Iterable[Row], kinds: Callable[[Row], Sequence[str]]) -> di
     return {kind: KindErrors.from_runs(by_source) for kind, by_source in sorted(by_kind.items())}
 
 
-def _open(rows: Iterable[Row]) -> OpenTime:
+def _open_time(rows: Iterable[Row]) -> OpenTime:
     open_rows = [row for row in rows if row.table == "open"]
     summary: Errors | None = errors(_ratios(open_rows))
     if summary is None:
@@ -218,7 +218,7 @@ def _memory(rows: Sequence[Row]) -> MemorySummary:
     peak_rows = list(filter(_counts_as_peak, rows))
     summary = _peaks(peak_rows)
     by_source: dict[str, SourceMemory] = {}
-    for source, part in _by(peak_rows, lambda row: row.source_key).items():
+    for source, part in _grouped(peak_rows, lambda row: row.source_key).items():
         errors_of_source = _peaks(part)
         assert errors_of_source is not None
         by_source[source] = SourceMemory(**asdict(errors_of_source))
@@ -252,14 +252,14 @@ def _rankings(rows: Iterable[Row]) -> dict[str, Ranking]:
     some plans of a group round the global batch to what they divide.
     """
     scored = [row for row in rows if row.table == "scored" and row.quantity == "iteration"]
-    groups = _by(scored, lambda row: row.ranking_group)
+    groups = _grouped(scored, lambda row: row.ranking_group)
     plans = {
-        name: list(_by(group, lambda row: row.config_group or f"row {row.id}").values())
+        name: list(_grouped(group, lambda row: row.config_group or f"row {row.id}").values())
         for name, group in groups.items()
     }
     repeats: dict[str, list[list[float]]] = defaultdict(list)
     for group in plans.values():
-        repeats[group[0][0].source_key] += [[_measured(row) for row in plan] for plan in group]
+        repeats[group[0][0].source_key] += [[_observed(row) for row in plan] for plan in group]
     spreads = {source: repeat_spread(times) for source, times in repeats.items()}
     return {
         name: _ranking(group, spreads[group[0][0].source_key])
@@ -269,9 +269,9 @@ def _rankings(rows: Iterable[Row]) -> dict[str, Ranking]:
 
 
 def _ranking(plans: Sequence[Sequence[Row]], spread: float | None) -> Ranking:
-    predicted = [_mean([_predicted(row) for row in plan]) for plan in plans]
-    published = [_mean([_measured(row) for row in plan]) for plan in plans]
-    many = [len({_measured(row) for row in plan}) for plan in plans]
+    predicted = [_mean([_predicted_bytes(row) for row in plan]) for plan in plans]
+    published = [_mean([_observed(row) for row in plan]) for plan in plans]
+    many = [len({_observed(row) for row in plan}) for plan in plans]
     regret = top1_regret(predicted, published)
     assert regret is not None
     return Ranking(
@@ -287,9 +287,9 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def _predicted(row: Row) -> float:
+def _predicted_bytes(row: Row) -> float:
     return (row.predicted_iteration_time_s or math.nan) / (row.global_batch_size or 1)
 
 
-def _measured(row: Row) -> float:
+def _observed(row: Row) -> float:
     return (row.published_iteration_time_s or math.nan) / (row.global_batch_size or 1)

@@ -104,10 +104,10 @@ def shots(runs: Iterable[SeenRun], counts: Sequence[int]) -> dict[str, Shots]:
     enough = {key: runs for key, runs in by_source.items() if len(runs) >= max(counts) + 2}
     if not enough:
         return {}
-    return {str(count): _after(count, enough) for count in counts}
+    return {str(count): _errors_after(count, enough) for count in counts}
 
 
-def _after(count: int, by_source: Mapping[str, Sequence[SeenRun]]) -> Shots:
+def _errors_after(count: int, by_source: Mapping[str, Sequence[SeenRun]]) -> Shots:
     """The errors once `count` rows of each source were seen."""
     medians: dict[str, float] = {}
     by_kind: dict[str, list[float]] = defaultdict(list)

@@ -46,7 +46,7 @@ class ReportsAnswer(Document):
 def score_reports(folder: Path) -> ReportsAnswer:
     """Read and score all reports of a folder.  Raises RequestError where one is none."""
     files = _files(folder)
-    runs = [run for file in files for run in _read(file).runs]
+    runs = [run for file in files for run in _read_report(file).runs]
     # The same run in two reports is one measurement.
     by_content = {json.dumps(run.model_dump(mode="json"), sort_keys=True): run for run in runs}
     distinct = list(by_content.values())
@@ -84,15 +84,15 @@ def _files(folder: Path) -> Sequence[Path]:
     return files
 
 
-def _read(file: Path) -> RunReport:
+def _read_report(file: Path) -> RunReport:
     """The report in a file; problems begin with its name.  Raises RequestError."""
     try:
         return validate("", load_document(file), RunReport)
     except RequestError as error:
-        raise RequestError(_of_file(error, file.name)) from None
+        raise RequestError(_in_file(error, file.name)) from None
 
 
-def _of_file(error: RequestError, name: str) -> Iterator[Problem]:
+def _in_file(error: RequestError, name: str) -> Iterator[Problem]:
     for item in error.problems:
         yield item.model_copy(update={"detail": f"{name}: {item.detail}"})
 

@@ -67,7 +67,7 @@ def read_runs(logs: Sequence[tuple[str, Iterable[str]]], request: LearningReques
     runs: list[ReadRun] = []
     refused: list[tuple[RefusedRun, RequestError]] = []
     for name, lines in logs:
-        for log, several in _read(name, lines, request, len(logs) > 1):
+        for log, several in _runs_of_log(name, lines, request, len(logs) > 1):
             try:
                 run = learned_run(log, request, site)
             except RequestError as error:
@@ -100,7 +100,7 @@ def _site(name: str) -> Site:
         raise refuse("/site", "inconsistent", str(error)) from None
 
 
-def _read(
+def _runs_of_log(
     name: str, lines: Iterable[str], request: LearningRequest, named: bool
 ) -> Iterator[tuple[RunLog, bool]]:
     """The runs of a log, and whether it is a table.  Raises RequestError."""

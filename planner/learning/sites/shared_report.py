@@ -21,10 +21,10 @@ def report_of(site: Site) -> RunReport:
     """All runs of a site.  Raises RequestError where it has none."""
     if not site.runs:
         raise refuse("/site", "no_runs", f"site {site.name} has no runs to report")
-    return RunReport(runs=tuple(map(_reported, site.runs)))
+    return RunReport(runs=tuple(map(_reported_run, site.runs)))
 
 
-def _reported(run: LearnedRun) -> ReportedRun:
+def _reported_run(run: LearnedRun) -> ReportedRun:
     request = PlanRequest.model_validate(run.request)
     group, training = request.cluster.groups[0], request.training
     known = {entry.id for entry in accelerators()}

@@ -50,7 +50,7 @@ def page(answer: AccuracyAnswer) -> str:
         _time(summary),
         _memory(summary.memory),
         _ranking(summary),
-        _open(answer.rows),
+        _open_section(answer.rows),
         _worst(answer.rows, known),
         _not_predicted(answer.rows),
         _rows(answer.rows, known),
@@ -208,7 +208,7 @@ def _groups(groups: Iterable[tuple[str, Ranking]]) -> str:
     return _table(("group", "plans", "tau", "ceiling", "regret"), body)
 
 
-def _open(rows: Iterable[Row]) -> str:
+def _open_section(rows: Iterable[Row]) -> str:
     body = [
         [
             _name(row.id), _seconds(row.predicted_iteration_time_s), _seconds(row.lowest_s),

@@ -146,7 +146,7 @@ def _dot(row: Row, i: int, x: float, y: float) -> str:
     kind = "dot open" if row.table == "open" else "dot"
     return (
         f'<path class="{kind} s{_colour(i)}" d="{_mark(i)}" transform="translate({x:.1f} {y:.1f})">'
-        f"<title>{_words(row)}</title></path>"
+        f"<title>{_tooltip(row)}</title></path>"
     )
 
 
@@ -162,7 +162,7 @@ def _mark(i: int) -> str:
     return MARKS[i % len(MARKS)]
 
 
-def _words(row: Row) -> str:
+def _tooltip(row: Row) -> str:
     """What pointing at a mark says."""
     predicted, measured = row.predicted_iteration_time_s or 0.0, _measured(row) or 0.0
     kind = " of one layer" if row.quantity == "layer" else ""

@@ -104,7 +104,7 @@ def _line(rows: list[Row], x: _Scale, y: _Scale, mark: str) -> Iterator[str]:
     for row, (px, py) in zip(rows, points, strict=True):
         yield (
             f'<path class="dot{" over" * bool(row.exceeds)}" transform="translate({px} {py})" '
-            f'd="{mark}"><title>{_words(row)}</title></path>'
+            f'd="{mark}"><title>{_tooltip(row)}</title></path>'
         )
         if row.on_front:
             yield f'<circle class="front" cx="{px}" cy="{py}" r="8"/>'
@@ -121,7 +121,7 @@ def _sizes(front: list[Row], x: _Scale, y: _Scale) -> Iterator[str]:
             last = px, py
 
 
-def _words(row: Row) -> str:
+def _tooltip(row: Row) -> str:
     text = f"{row.accelerators:,} x {row.accelerator}: {days(row.days or 0)}, "
     return escape(text + dollars(row.cost_usd or 0))
 

@@ -50,7 +50,7 @@ def accuracy_screen(answer: AccuracyAnswer, console: Console) -> RenderableType:
     ]
     for part in (
         _ranking(answer.summary),
-        _open(answer.rows),
+        _open_section(answer.rows),
         _worst(answer.rows, known),
         _not_predicted(answer.rows),
     ):
@@ -251,7 +251,7 @@ def _ranking(summary: Summary) -> list[RenderableType]:
     return rows
 
 
-def _open(rows: Iterable[Row]) -> list[RenderableType]:
+def _open_section(rows: Iterable[Row]) -> list[RenderableType]:
     listed = open_rows(rows)
     if not listed:
         return []

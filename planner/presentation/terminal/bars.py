@@ -42,7 +42,7 @@ _MOST_STAGES = 6  # rows of memory bars
 
 def memory_bars(memory: Memory, console: Console) -> list[RenderableType]:
     """A bar per stage, with the capacity as a line; a long pipeline shows its fullest stages."""
-    stages = _chosen(memory)
+    stages = _shown_stages(memory)
     scale = max([memory.capacity_bytes, *(stage.total_bytes for stage in stages)])
     width = max(20, min(console.width, 100) - 32)
     grid = Table.grid(padding=(0, 1))
@@ -63,7 +63,7 @@ def memory_bars(memory: Memory, console: Console) -> list[RenderableType]:
     return [title, grid, legend({name: name for name in used}, _MEMORY_STYLES, console)]
 
 
-def _chosen(memory: Memory) -> list[StageMemory]:
+def _shown_stages(memory: Memory) -> list[StageMemory]:
     """All stages, or of a long pipeline the first, the last, the worst and the fullest."""
     if len(memory.stages) <= _MOST_STAGES:
         return list(memory.stages)

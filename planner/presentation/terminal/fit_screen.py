@@ -88,7 +88,7 @@ def _table(answer: FitAnswer) -> RenderableType:
         for i, (name, text) in enumerate(_lines(row)):
             head = Text(_NAMES[row.method] if i == 0 else "", "bold")
             style = "" if i == 0 else "dim"
-            cells = [_word(cell, text, style, i == 0) for cell in row.cells]
+            cells = [_cell_text(cell, text, style, i == 0) for cell in row.cells]
             table.add_row(head, Text(name, style), *cells, longest if i == 0 else "")
     return table
 
@@ -112,7 +112,7 @@ def _lines(row: Row) -> Iterator[tuple[str, Callable[[Cell], str]]]:
         yield "cost", lambda cell: dollars(cell.cost_usd or 0.0)
 
 
-def _word(cell: Cell, text: Callable[[Cell], str], style: str, first: bool) -> Text:
+def _cell_text(cell: Cell, text: Callable[[Cell], str], style: str, first: bool) -> Text:
     if cell.fits:
         return Text(text(cell), "green" if first else style)
     return Text(gib(cell.spare_bytes), "red") if first else Text("")

@@ -70,7 +70,7 @@ def lint_screen(
     if answer.mended is not None:
         rows += [Text(), _plan(_title(answer.mended), answer.mended.report)]
         rows.append(_changes(answer.mended.changes, main))
-    if answer.best is not None and not _same(answer.best, answer.mended):
+    if answer.best is not None and not _is_same_plan(answer.best, answer.mended):
         rows += [Text(), _plan("Better plan", answer.best.report)]
         if answer.gain is not None:
             rows.append(_gain(answer.gain))
@@ -78,7 +78,7 @@ def lint_screen(
     if answer.nearest:
         rows += [Text(), Text("No plan of this framework fits here", "bold red")]
         rows += [row for nearest in answer.nearest for row in nearest_rows(nearest)]
-    rows += list(_left(answer))
+    rows += list(_open_values(answer))
     return Group(*rows)
 
 
@@ -89,7 +89,7 @@ def _title(mended: Better) -> str:
     return f"Fewest changes to the plan; {stays} error{'s stay' if stays > 1 else ' stays'}"
 
 
-def _same(better: Better, other: Better | None) -> bool:
+def _is_same_plan(better: Better, other: Better | None) -> bool:
     return other is not None and better.report.plan == other.report.plan
 
 
@@ -182,7 +182,7 @@ def _change(change: FlagChange, main: str) -> tuple[Text, str, list[Text]]:
     return head, below, pieces
 
 
-def _left(answer: LintAnswer) -> Iterator[RenderableType]:
+def _open_values(answer: LintAnswer) -> Iterator[RenderableType]:
     """The values that the files leave open, and the settings that no plan has a field for."""
     demanded = [finding.option for finding in answer.findings if finding.code == "environment"]
     assumed = (text for text in answer.assumed if not any(name in text for name in demanded))

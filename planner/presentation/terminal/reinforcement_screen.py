@@ -41,7 +41,7 @@ def reinforcement_screen(
         Text(),
         *_header_rows(answer, request),
         Text(),
-        *_ways(answer, request),
+        *_layouts(answer, request),
         Text(),
         Text("Step  one after the other", "bold"),
         _parts(answer),
@@ -94,7 +94,7 @@ def _header_rows(
         [
             f"on {where} accelerators",
             engines,
-            *(_engine(made, spec.max_num_seqs) if made else [_stated(spec)]),
+            *(_engine(made, spec.max_num_seqs) if made else [_stated_text(spec)]),
         ],
         indent=2,
         head="generation ",
@@ -115,11 +115,13 @@ def _engine(made: Generation, limit: int) -> list[str]:
     ]
 
 
-def _stated(spec: ReinforcementSpec) -> str:
+def _stated_text(spec: ReinforcementSpec) -> str:
     return f"{spec.generation_tokens_per_s or 0:,.0f} tokens/s per accelerator, as stated"
 
 
-def _ways(answer: ReinforcementAnswer, request: ReinforcementRequest) -> Iterator[RenderableType]:
+def _layouts(
+    answer: ReinforcementAnswer, request: ReinforcementRequest
+) -> Iterator[RenderableType]:
     """The way that is answered, then the others: each with what it needs."""
     low, high = answer.interval_s
     best, *others = answer.ways
@@ -138,10 +140,10 @@ def _ways(answer: ReinforcementAnswer, request: ReinforcementRequest) -> Iterato
     waits = ", mostly waiting for the longest responses" if "longest" in best.limited_by else ""
     yield Text(f"longest part: {answer.dominant}, {share(part)}{waits}")
     for way in others:
-        yield _other(way, best, request)
+        yield _other_layout(way, best, request)
 
 
-def _other(way: Way, best: Way, request: ReinforcementRequest) -> RenderableType:
+def _other_layout(way: Way, best: Way, request: ReinforcementRequest) -> RenderableType:
     """Another way, against the one that is answered."""
     nodes = way.generation_nodes
     where = (

@@ -141,7 +141,7 @@ def _frameworks(answer: PlanAnswer, objective: str) -> list[RenderableType]:
         return []
     by_memory = objective == "memory_headroom"
     first = answer.frameworks[:MOST_FRAMEWORKS]
-    parts = [f"{f.framework} {_behind(f, by_memory)}".rstrip() for f in first]
+    parts = [f"{f.framework} {_gap_text(f, by_memory)}".rstrip() for f in first]
     if more := len(answer.frameworks) - len(first):
         parts.append(f"{more} more")
     return [Flow(parts, indent=2, head="Frameworks: ")]
@@ -160,7 +160,7 @@ def _trainers_left_out(request: PlanRequest) -> list[RenderableType]:
     return [prose(row, 0, 2) for row in rows]
 
 
-def _behind(launch: Launch, by_memory: bool) -> str:
+def _gap_text(launch: Launch, by_memory: bool) -> str:
     """The free memory of a framework's best plan, or how much slower it is than the best."""
     if by_memory:
         memory = launch.plan.memory

@@ -35,9 +35,9 @@ def learn_screen(answer: LearnAnswer) -> RenderableType:
     rows: list[RenderableType] = []
     if len(answer.runs) <= _IN_FULL:
         for r in answer.runs:
-            rows += [*_in_full(r), Text()]
+            rows += [*_full_rows(r), Text()]
     else:
-        rows += [_in_short(answer.runs), Text()]
+        rows += [_short_table(answer.runs), Text()]
         rows += [prose(text, 0, 2) for text in _open_in(answer.runs)]
         rows += [
             prose(f"doubt: {r.run.file} {text}", 0, 2) for r in answer.runs for text in r.doubts
@@ -46,7 +46,7 @@ def learn_screen(answer: LearnAnswer) -> RenderableType:
     return Group(*rows)
 
 
-def _in_full(read: ReadRun) -> Iterator[RenderableType]:
+def _full_rows(read: ReadRun) -> Iterator[RenderableType]:
     run = read.run
     request = PlanRequest.model_validate(run.request)
     model, training, group = request.model, request.training, request.cluster.groups[0]
@@ -72,9 +72,9 @@ def _in_full(read: ReadRun) -> Iterator[RenderableType]:
         memory = [f"{gib(run.peak_bytes)} GiB {run.memory_quantity}"]
         off = run.estimated_peak_bytes / run.peak_bytes - 1.0
         memory.append(f"{gib(run.estimated_peak_bytes)} GiB estimated")
-        facts.add_row("memory", Flow([*memory, _off(off, "high", "low")]))
+        facts.add_row("memory", Flow([*memory, _error_text(off, "high", "low")]))
     off = run.estimated_s / run.step_s - 1.0
-    parts = [f"{seconds(run.estimated_s)} without a site", _off(off, "long", "short")]
+    parts = [f"{seconds(run.estimated_s)} without a site", _error_text(off, "long", "short")]
     facts.add_row("estimated", Flow(parts))
     for title, notes in (("left open", run.left_open), ("assumed", run.assumed)):
         for i, text in enumerate(notes[:_MOST_NOTES]):
@@ -103,7 +103,7 @@ def _step(read: ReadRun) -> Iterator[str]:
         yield f"{run.steps:,} steps used"
 
 
-def _off(off: float, above: str, below: str) -> str:
+def _error_text(off: float, above: str, below: str) -> str:
     """How far an estimate is off, in words."""
     return f"{abs(100.0 * off):.1f} % too {above if off > 0 else below}"
 
@@ -114,7 +114,7 @@ def _signed(value: float) -> str:
     return f"{percent:+.1f} %" if abs(percent) < 10 else f"{percent:+,.0f} %"
 
 
-def _in_short(runs: Sequence[ReadRun]) -> RenderableType:
+def _short_table(runs: Sequence[ReadRun]) -> RenderableType:
     table = plain_table()
     table.add_column("run", no_wrap=True, overflow="ellipsis", ratio=1, max_width=40)
     for title in ("ranks", "measured", "estimated", "off"):

@@ -34,7 +34,7 @@ def sweep_screen(answer: SweepAnswer, width: int) -> RenderableType:
     for outcome in OUTCOMES:
         first = next((r for r in answer.rows if r["outcome"] == outcome and r["reason"]), None)
         if first is not None:
-            which = (f"{name} {_words(first[name])}" for name in answer.inputs)
+            which = (f"{name} {_cell_text(first[name])}" for name in answer.inputs)
             head = f"One {OUTCOMES[outcome]}: "
             rows += [Text(), Flow(which, ", ", indent=2, head=head)]
             rows.append(prose(first["reason"]))
@@ -43,7 +43,7 @@ def sweep_screen(answer: SweepAnswer, width: int) -> RenderableType:
 
 def _table(inputs: Sequence[str], rows: Sequence[Row], width: int) -> Table:
     columns = [
-        *([name.rpartition(".")[2].replace("_", " "), *(_words(row[name]) for row in rows)]
+        *([name.rpartition(".")[2].replace("_", " "), *(_cell_text(row[name]) for row in rows)]
           for name in inputs),
         ["s/iter", *(f"{row['iteration_time_s']:,.4g}" for row in rows)],
         ["tokens/s", *(f"{row['tokens_per_s']:,.0f}" for row in rows)],
@@ -63,5 +63,5 @@ def _table(inputs: Sequence[str], rows: Sequence[Row], width: int) -> Table:
     return table
 
 
-def _words(value: Any) -> str:
+def _cell_text(value: Any) -> str:
     return "" if value is None else value_words(value)

@@ -52,7 +52,7 @@ def _shown_fields(
     search: SearchSpec, plans: Sequence[Mapping[str, Any]], defaults: Mapping[str, Any]
 ) -> set[str]:
     """The plan fields that the request varies, and those that are unusual in a plan."""
-    shown = {*_ALWAYS_RANKED, *_varied(search)}
+    shown = {*_ALWAYS_RANKED, *_varied_fields(search)}
     shown |= {name for name in _RANKED if any(plan[name] != defaults[name] for plan in plans)}
     return shown if all(map(formats.usual_schedule, plans)) else shown | {"schedule"}
 
@@ -170,7 +170,7 @@ def _width(column: Sequence[str]) -> int:
     return max(map(len, [*heading.split(), *cells])) + 2
 
 
-def _varied(search: SearchSpec) -> list[str]:
+def _varied_fields(search: SearchSpec) -> list[str]:
     """The plan fields for which the request itself leaves several values."""
     several = [
         name

@@ -71,7 +71,7 @@ def timeline_screen(answer: TimelineAnswer, console: Console) -> RenderableType:
         *([Text(answer.staleness, style="dim")] if answer.staleness else []),
         Text(),
     ]
-    shown = _chosen(answer)
+    shown = _shown_ranks(answer)
     for rank in shown:
         lane = drawn[rank]
         idle = share(max(0.0, 1 - lane.busy_s / answer.makespan_s))
@@ -86,7 +86,7 @@ def timeline_screen(answer: TimelineAnswer, console: Console) -> RenderableType:
     return Group(*rows)
 
 
-def _chosen(answer: TimelineAnswer) -> list[int]:
+def _shown_ranks(answer: TimelineAnswer) -> list[int]:
     """All ranks, or if they are too many, an evenly spaced selection with the first and last."""
     if answer.stages <= _MOST_RANKS:
         return list(range(answer.stages))

@@ -113,7 +113,7 @@ def question(request: PlanRequest, site: Site, without: Collection[str] = ()) ->
     without: ids, or prefixes of ids, of plans to leave out.  Raises RequestError where the
     request's own plan cannot run.
     """
-    named = [] if request.plan is None else [_checked(request, request.plan)]
+    named = [] if request.plan is None else [_runnable_plan(request, request.plan)]
     best = compete(request, top_k=_SEARCHED)[0].outcome.best
     earlier = [(run, PlanRequest.model_validate(run.request)) for run in site.runs]
     runs = [(run, r.named_plan) for run, r in earlier if _key(r) == _key(request)]
@@ -125,7 +125,7 @@ def question(request: PlanRequest, site: Site, without: Collection[str] = ()) ->
         if at == len(first):
             first.append(plan)
         measured.setdefault(at, []).append(run)
-    seconds, features = _priced(request, first, site)
+    seconds, features = _priced_plans(request, first, site)
     return Question(
         request=request,
         site=site,
@@ -137,7 +137,7 @@ def question(request: PlanRequest, site: Site, without: Collection[str] = ()) ->
     )
 
 
-def _checked(request: PlanRequest, plan: ParallelPlan) -> ParallelPlan:
+def _runnable_plan(request: PlanRequest, plan: ParallelPlan) -> ParallelPlan:
     """A named plan, where it can run.  Raises RequestError."""
     _, rules = prepared(request)
     if reasons := illegal(request, plan, rules):
@@ -162,7 +162,7 @@ def _without_ids(plans: Sequence[ParallelPlan], without: Collection[str]) -> lis
     ]
 
 
-def _priced(
+def _priced_plans(
     request: PlanRequest, plans: Sequence[ParallelPlan], site: Site
 ) -> tuple[Array, tuple[ErrorFeatures, ...]]:
     """Seconds of plans without the site's runs, and the error features of these estimates."""
@@ -203,7 +203,7 @@ def _distinct(
     request: PlanRequest, plans: Sequence[ParallelPlan], site: Site, named: int
 ) -> list[ParallelPlan]:
     """The first MOST_CANDIDATES plans that the cost model tells apart; the first `named` stay."""
-    seconds, features = _priced(request, plans, site)
+    seconds, features = _priced_plans(request, plans, site)
     shares = np.array([f.shares for f in features])
     chosen: list[int] = []
     for i in range(len(plans)):
@@ -245,7 +245,7 @@ def _index_of_plan(
         return same[0]
     split = plan.model_dump(include=_SPLIT)
     candidates = [i for i, p in enumerate(plans) if p.model_dump(include=_SPLIT) == split]
-    seconds, _ = _priced(request, [plan, *(plans[i] for i in candidates)], site)
+    seconds, _ = _priced_plans(request, [plan, *(plans[i] for i in candidates)], site)
     equal = np.abs(np.log(seconds[1:] / seconds[0])) < _EQUAL
     return next((i for i, is_equal in zip(candidates, equal, strict=True) if is_equal), len(plans))
 

@@ -72,12 +72,12 @@ def examine(host: str, port: int, database_url: str | None) -> Diagnosis:
         "plugins": _plugins,
         "planning": _planning,
     }
-    checks = tuple(Check(name=name, **_checked(look)) for name, look in looks.items())
+    checks = tuple(Check(name=name, **_check_result(look)) for name, look in looks.items())
     healthy = all(check.state != "fail" for check in checks)
     return Diagnosis(version=__version__, healthy=healthy, checks=checks)
 
 
-def _checked(look: Callable[[], Found]) -> dict[str, str | None]:
+def _check_result(look: Callable[[], Found]) -> dict[str, str | None]:
     try:
         state, text, advice = look()
     except Exception as error:  # a doctor outlives what he finds

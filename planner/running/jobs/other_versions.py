@@ -24,16 +24,16 @@ def named(executor: str) -> str:
 
 def requeue(store: Store) -> None:
     """Have jobs begin again from their requests, once no server of their version is left."""
-    if not _left_behind(store):
+    if not _workflows_without_server(store):
         return
     with store.database.alone():  # two servers would undo each other's work
-        for id in _left_behind(store):
+        for id in _workflows_without_server(store):
             _log.warning("job %s %s", id, _NOTE)
             store.jobs.requeue(id, _NOTE)
             DBOS.delete_workflows([id])
 
 
-def _left_behind(store: Store) -> list[str]:
+def _workflows_without_server(store: Store) -> list[str]:
     begun = DBOS.list_workflows(status=["PENDING", "ENQUEUED"], load_input=False, load_output=False)
     others = [w for w in begun if w.app_version != STEPS_VERSION]
     if not others:

@@ -92,7 +92,7 @@ def main() -> int:
             outcome = _outcome(task, answers)
     except Stopped:
         return LEASE_EXPIRED
-    _tell(answers, outcome)
+    _send(answers, outcome)
     return 0
 
 
@@ -110,10 +110,10 @@ def _outcome(spec: dict[str, Any], answers: IO[str]) -> dict[str, Any]:
     from planner.running.validate.processes.process import RunFailed, Stopped
 
     def report_progress(text: str, done: int, total: int) -> None:
-        _tell(answers, {"progress": {"text": text, "done": done, "total": total}})
+        _send(answers, {"progress": {"text": text, "done": done, "total": total}})
 
     def keep_part(part: dict[str, Any]) -> None:
-        _tell(answers, {"part": part})
+        _send(answers, {"part": part})
 
     settings = JobSettings(**spec["settings"])
     folder = Path(spec["folder"])
@@ -134,7 +134,7 @@ def _outcome(spec: dict[str, Any], answers: IO[str]) -> dict[str, Any]:
         return {"failed": cannot_write(error)}
 
 
-def _tell(answers: IO[str], message: dict[str, Any]) -> None:
+def _send(answers: IO[str], message: dict[str, Any]) -> None:
     answers.write(json.dumps(message) + "\n")
     answers.flush()
 

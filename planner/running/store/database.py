@@ -95,13 +95,13 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
         """A transaction that only reads.  Raises Unavailable."""
-        with _told(), self.engine.begin() as connection:
+        with _translated(), self.engine.begin() as connection:
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[sa.Connection]:
         """A transaction that may write: all of it, or nothing.  Raises Unavailable."""
-        with _told(), self.engine.execution_options(**{_WRITES: True}).begin() as connection:
+        with _translated(), self.engine.execution_options(**{_WRITES: True}).begin() as connection:
             yield connection
 
     @contextmanager
@@ -213,7 +213,7 @@ def _check_identity(connection: sa.Connection) -> None:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _translated() -> Iterator[None]:
     try:
         yield
     except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:

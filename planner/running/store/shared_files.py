@@ -60,15 +60,15 @@ class SharedFiles:
             rows = connection.execute(sa.select(LIBRARY.c.kind, LIBRARY.c.name, LIBRARY.c.digest))
             shared = {Name(row.kind, row.name): str(row.digest) for row in rows}
         present = {name: digest for name, digest in shared.items() if digest}
-        if present == {name: v.digest for name, v in _here().items()}:
+        if present == {name: v.digest for name, v in _local_versions().items()}:
             self._synced = shared
             return
         with self._database.writing() as connection, _exclusive_lock():
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
-            self._agree(connection)
+            self._sync_file(connection)
 
-    def _agree(self, connection: sa.Connection) -> None:
-        here, there = _here(), _there(connection)
+    def _sync_file(self, connection: sa.Connection) -> None:
+        here, there = _local_versions(), _shared_versions(connection)
         for name in here.keys() | there.keys():
             local, shared = here.get(name), there.get(name)
             chosen = _chosen(name, local, shared, self._synced.get(name))
@@ -112,7 +112,7 @@ def _merged(local: Version, shared: Version) -> Version:
     return Version(content, max(local.changed_at, shared.changed_at))
 
 
-def _here() -> dict[Name, Version]:
+def _local_versions() -> dict[Name, Version]:
     versions = {}
     for kind in KINDS:
         for path in data_folder(kind).glob("*.json"):
@@ -122,7 +122,7 @@ def _here() -> dict[Name, Version]:
     return versions
 
 
-def _there(connection: sa.Connection) -> dict[Name, Version]:
+def _shared_versions(connection: sa.Connection) -> dict[Name, Version]:
     return {
         Name(row.kind, row.name): Version(row.content, row.changed_at)
         for row in connection.execute(sa.select(LIBRARY))

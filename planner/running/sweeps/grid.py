@@ -149,7 +149,7 @@ def parse_grid(document: Any, model_at: Callable[[str], Any] = lambda name: name
 def _points(document: Mapping[str, Any], model_at: Callable[[str], Any]) -> Iterator[Axis]:
     if "points" not in document:
         return
-    points = _listed("/points", document["points"])
+    points = _checked_list("/points", document["points"])
     for i, point in enumerate(points):
         require_object(join("/points", i), point, "an object of fields and values")
     yield tuple(
@@ -168,11 +168,11 @@ def _axes(document: Mapping[str, Any], model_at: Callable[[str], Any]) -> Iterat
         at = join("/axes", name)
         yield tuple(
             (_setting(name, at, join(at, i), value, model_at),)
-            for i, value in enumerate(_listed(at, values))
+            for i, value in enumerate(_checked_list(at, values))
         )
 
 
-def _listed(pointer: str, value: Any) -> list[Any]:
+def _checked_list(pointer: str, value: Any) -> list[Any]:
     if not isinstance(value, list):
         raise RequestError([wrong_type(pointer, "a list", value)])
     if not value:

@@ -89,7 +89,7 @@ def parquet_bytes(inputs: Sequence[str], rows: Sequence[Row]) -> bytes:
     }
     kinds = {name: _common([r[name] for r in rows]) for name in inputs} | COLUMNS
     columns = {
-        name: pyarrow.array([_as(kind, r[name]) for r in rows], arrow[kind])
+        name: pyarrow.array([_converted(kind, r[name]) for r in rows], arrow[kind])
         for name, kind in kinds.items()
     }
     data = io.BytesIO()
@@ -107,7 +107,7 @@ def _common(values: Iterable[Any]) -> type:
     return kinds.pop() if len(kinds) == 1 else str
 
 
-def _as(kind: type, value: Any) -> Any:
+def _converted(kind: type, value: Any) -> Any:
     if value is None:
         return None
     return value_words(value) if kind is str else kind(value)

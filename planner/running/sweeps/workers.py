@@ -88,7 +88,7 @@ def _local(workers: int | None) -> Iterator[Ready]:
 @contextmanager
 def _ray(workers: int | None) -> Iterator[Ready]:
     """The Ray cluster of this process or of $RAY_ADDRESS, or else a new local one."""
-    _need("ray")
+    _require("ray")
     import ray
     from joblib import register_parallel_backend
     from ray.exceptions import OutOfMemoryError, RayActorError
@@ -102,7 +102,7 @@ def _ray(workers: int | None) -> Iterator[Ready]:
     here = {} if address else {"num_cpus": workers}
     starts = not ray.is_initialized()
     if starts:
-        with _reaching(address):
+        with _connecting(address):
             ray.init(log_to_driver=False, logging_level=logging.ERROR, **here)
     # Until its shutdown, Ray prints the state of its workers to standard output, where the answer
     # belongs.
@@ -117,7 +117,7 @@ def _ray(workers: int | None) -> Iterator[Ready]:
 @contextmanager
 def _dask(workers: int | None) -> Iterator[Ready]:
     """The Dask client of this process or of $DASK_SCHEDULER_ADDRESS, or else a new local one."""
-    _need("dask", "distributed")
+    _require("dask", "distributed")
     from multiprocessing import TimeoutError  # the one that joblib raises
 
     import dask
@@ -128,7 +128,7 @@ def _dask(workers: int | None) -> Iterator[Ready]:
         client = nullcontext(get_client())
     except ValueError:
         if address := dask.config.get("scheduler-address", None):
-            with _reaching(address):
+            with _connecting(address):
                 client = Client()
         else:
             client = Client(n_workers=workers, threads_per_worker=1, dashboard_address=None)
@@ -138,7 +138,7 @@ def _dask(workers: int | None) -> Iterator[Ready]:
 
 
 @contextmanager
-def _reaching(address: str | None) -> Iterator[None]:
+def _connecting(address: str | None) -> Iterator[None]:
     """Raise RequestError if no cluster answers at the address."""
     try:
         yield
@@ -152,7 +152,7 @@ def _reaching(address: str | None) -> Iterator[None]:
 _PACKAGES = {"dask": "dask distributed", "ray": "ray"}
 
 
-def _need(extra: str, module: str | None = None) -> None:
+def _require(extra: str, module: str | None = None) -> None:
     if find_spec(module or extra) is None:
         detail = f"needs {extra.capitalize()}: pip install {_PACKAGES[extra]}"
         raise refuse("/backend", "not_installed", detail, extra)

@@ -77,7 +77,9 @@ class Prepared:
     @property
     def exact(self) -> bool:
         """Whether the timed run's gradients can be compared with those of one process."""
-        return self.small.request.training.precision == "fp32" and not _drops(self.small.request)
+        return self.small.request.training.precision == "fp32" and not _drops_out(
+            self.small.request
+        )
 
 
 def validate(
@@ -174,7 +176,7 @@ def _has_gpu() -> bool:
     return local.cluster().groups[0].accelerator.id != local.CPU_ID
 
 
-def _drops(request: PlanRequest) -> bool:
+def _drops_out(request: PlanRequest) -> bool:
     return request.model.hidden_dropout > 0 or request.model.attention_dropout > 0
 
 
@@ -341,11 +343,11 @@ def environment(results: list[RankResult]) -> dict[str, Any]:
 def _caveats(as_native: Native, small: Scaled, results: list[RankResult]) -> Iterator[str]:
     """Notes on what the run does not show, or does differently from the asked plan."""
     for d in as_native.differences:
-        yield f"{d.field}: {_words(d.asked)} ran as {_words(d.used)}: {d.why}"
+        yield f"{d.field}: {_text(d.asked)} ran as {_text(d.used)}: {d.why}"
     for change in small.changes:
         if change.hides:
             yield (
-                f"{change.field} scaled from {_words(change.was)} to {_words(change.now)}, which "
+                f"{change.field} scaled from {_text(change.was)} to {_text(change.now)}, which "
                 f"hides {change.hides}"
             )
     if results[0].device == "cpu":
@@ -362,7 +364,7 @@ def _caveats(as_native: Native, small: Scaled, results: list[RankResult]) -> Ite
         yield "the loss did not go down"
 
 
-def _words(value: Any) -> str:
+def _text(value: Any) -> str:
     from planner.documents.formats import value_words
 
     return value_words(value) or "none"

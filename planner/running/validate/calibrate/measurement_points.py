@@ -115,8 +115,8 @@ def _alone(model: ModelSpec, training: TrainingSpec, kernels: Kernels, budget_s:
         budget_s=budget_s,
         kernels=kernels,
         small=layer,
-        small_words=_words(small),
-        large_words=_words(_small(model, LARGE)),
+        small_words=_script_config(small),
+        large_words=_script_config(_small(model, LARGE)),
     )
 
 
@@ -124,7 +124,7 @@ def _together(model: ModelSpec, training: TrainingSpec, split: bool, budget_s: f
     return Job(
         precision=training.precision,
         budget_s=budget_s,
-        small_words=_words(_small(model, SMALL)),
+        small_words=_script_config(_small(model, SMALL)),
         collectives=tuple(Collective(op=o, bytes=b) for o in COLLECTIVES for b in MESSAGES),
         tensor_parallel=split,
     )
@@ -143,7 +143,7 @@ def _small(model: ModelSpec, width: int) -> ModelSpec:
     )  # fmt: skip
 
 
-def _words(model: ModelSpec) -> dict[str, Any]:
+def _script_config(model: ModelSpec) -> dict[str, Any]:
     """The CONFIG entries of a script that trains this model on one rank."""
     names = (
         "hidden_size", "num_attention_heads", "num_query_groups", "head_dim", "ffn_hidden_size",

@@ -210,7 +210,7 @@ class _Watch:
         try:
             while agent.poll() is None:
                 self._check(start)
-                if (where := self._where()) != shown:
+                if (where := self._progress_text()) != shown:
                     self.progress(where)
                     shown = where
                 with suppress(subprocess.TimeoutExpired):
@@ -232,7 +232,7 @@ class _Watch:
                 reason = f"wrote more than {limits.log_bytes:,} bytes into its log, and was ended"
                 raise RunFailed("too_much_log", reason, rank, tail(log))
         if now - max(start, *self._report_times()) > limits.silence_s:
-            raise self._hung()
+            raise self._hung_error()
 
     def _report_times(self) -> Iterator[float]:
         """The time of each rank's last progress report."""
@@ -241,13 +241,13 @@ class _Watch:
             with suppress(FileNotFoundError):
                 yield (self.folder / heartbeat_file(rank)).stat().st_mtime
 
-    def _where(self) -> str:
+    def _progress_text(self) -> str:
         heartbeats = [h for rank in range(self.ranks) if (h := heartbeat(self.folder, rank))]
         if len(heartbeats) < self.ranks:
             return f"starting {self.ranks} processes: {len(heartbeats)} are there"
         return min(heartbeats, key=lambda h: h.count).words
 
-    def _hung(self) -> RunFailed:
+    def _hung_error(self) -> RunFailed:
         """The error of a hung run, from the ranks' stacks: one that is not waiting is to blame."""
         heartbeats = {rank: h for rank in range(self.ranks) if (h := heartbeat(self.folder, rank))}
         for h in heartbeats.values():
@@ -264,14 +264,14 @@ class _Watch:
         rank = busy[0]
         at = f", in {heartbeats[rank].words}" if rank in heartbeats else ", before its first word"
         reason = f"hung{at}: no rank has moved for {self.limits.silence_s:g} s; "
-        reason += f"it {_doing(stacks[rank])}"
+        reason += f"it {_activity(stacks[rank])}"
         if waiting:
             others = ", ".join(map(str, waiting[:8])) + (", ..." if len(waiting) > 8 else "")
             reason += f", and rank {others} waits in {_innermost(stacks[waiting[0]])}"
         return RunFailed("hung", reason, rank, logs[rank])
 
 
-def _doing(stack: list[str]) -> str:
+def _activity(stack: list[str]) -> str:
     return f"is in {_innermost(stack)}" if stack else "does not answer (stopped, or stuck)"
 
 
