@@ -16,7 +16,7 @@ from api import docs, problems, web_files
 from api.access.guard import Guard, Rates
 from api.access.people import Proxies
 from api.batches import Batches
-from api.fair_limit import Places
+from api.fair_limit import FairLimit
 from api.head_and_options import Methods
 from api.log import RequestLog
 from api.metrics import Metrics
@@ -140,7 +140,7 @@ def _pools(settings: Settings, worker: Worker) -> dict[str, Pool]:
     """Where what is computed; a long search takes no place from what is short."""
     # Callers are told apart by their keys alone: behind one address there may be many.
     shared, wait_s = settings.tells_apart, settings.max_wait_s
-    limit = partial(Places, shared=shared)
+    limit = partial(FairLimit, shared=shared)
     own_cores = cpu_cores() // settings.workers
     searches = limit(settings.max_concurrency, wait_s)
     return {

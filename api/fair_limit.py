@@ -12,7 +12,7 @@ import anyio
 from api.problems import RETRY_AFTER_S, Refused
 
 
-class Places:
+class FairLimit:
     """A number of places for concurrent work; a caller waits up to `wait_s` for one.
 
     shared: callers are told apart, and no caller gets all places, so that one is left for others.
@@ -36,7 +36,7 @@ class Places:
         return len(self._waiting)
 
     @asynccontextmanager
-    async def one(self, caller: str) -> AsyncIterator[None]:
+    async def place(self, caller: str) -> AsyncIterator[None]:
         """Hold a place for this caller.  Raises Refused if none becomes free in time."""
         number, turn = next(self._numbers), anyio.Event()
         self._waiting[number] = caller, turn

@@ -65,8 +65,8 @@ class Metrics:
 
     def see_places(self, name: str, pool: Pool) -> None:
         """Note how full a pool is."""
-        self._places.labels(name).set(pool.places.places)
-        self._taken.labels(name).set(pool.places.taken)
+        self._places.labels(name).set(pool.limit.places)
+        self._taken.labels(name).set(pool.limit.taken)
         self._waiting.labels(name).set(pool.waiting)
 
     def see_jobs(self, counts: Mapping[str, int], oldest_s: float) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from anyio import CancelScope, get_cancelled_exc_class, move_on_after, to_thread, wait_readable
 
 from api.budget import Bounds, Budget, OverBudget, Spent, TooLate, cpu_s, process_use
-from api.fair_limit import Places
+from api.fair_limit import FairLimit
 from api.fork_server import CONTEXT
 from api.pool_worker import Fault, serve
 from api.spans import span
@@ -49,9 +49,9 @@ class Pool:
     """
 
     def __init__(
-        self, places: Places, worker: Worker = serve, nice: int = 0, warm: bool = False
+        self, limit: FairLimit, worker: Worker = serve, nice: int = 0, warm: bool = False
     ) -> None:
-        self.places = places
+        self.limit = limit
         self._start = worker, nice, warm
         self._idle: list[Process] = []
 
@@ -70,14 +70,14 @@ class Pool:
     @property
     def waiting(self) -> int:
         """The number of callers that wait."""
-        return self.places.waiting
+        return self.limit.waiting
 
     @asynccontextmanager
     async def process(self, caller: str) -> AsyncIterator[Process]:
         """A process for this caller alone.  Raises Refused where no place is free in time."""
         async with AsyncExitStack() as stack:
             with span("queue"):
-                await stack.enter_async_context(self.places.one(caller))
+                await stack.enter_async_context(self.limit.place(caller))
             process = self._idle_process() or await self._started()
             try:
                 yield process

@@ -100,7 +100,7 @@ async def estimated(request: Request, document: Any, budget: Budget, fields: Fie
     question = EstimateRequest(document, known, fields)
     short = replace(budget, build_models=False, asker=request.state.asker)
     try:
-        id, content = await estimates.one(request.state.caller, short, question)
+        id, content = await estimates.ask(request.state.caller, short, question)
     except RequestError as error:
         if not budget.build_models or NOT_BUILT not in {problem.code for problem in error.problems}:
             raise

@@ -191,12 +191,12 @@ def generate(
         waiting -= skipped
         responses -= skipped
     prompts_ended = _ended_shares(1.0 - (1.0 - lengths.survival) ** ends.samples)
-    wanted = responses / ends.samples if ends.started > 1.0 else np.inf
-    run = _Run(room, engines, ended, prompts_ended, ends.samples, wanted, stride_s, prompt_s)
+    needed = responses / ends.samples if ends.started > 1.0 else np.inf
+    run = _Run(room, engines, ended, prompts_ended, ends.samples, needed, stride_s, prompt_s)
     seconds = run.step(running, waiting)
     for _ in range(STEPS_TO_STEADY if ends.goes_on and ends.started > 1.0 else 0):
-        age = prompt_tokens + float(run.running @ ages) / max(run.left, 1e-9)
-        seconds = run.left * engine.prefill_s(age) + run.next_step(running + waiting)
+        age = prompt_tokens + float(run.running @ ages) / max(run.in_flight, 1e-9)
+        seconds = run.in_flight * engine.prefill_s(age) + run.next_step(running + waiting)
     return Generated(
         skipped_s + seconds, run.tail_s, started * prompt_s, running,
         (steady_stride_s - waited_s) / width, per_turn * lengths.mean / turn_s,
@@ -245,7 +245,7 @@ def _after_a_stride(running: FloatArray, ended: FloatArray) -> FloatArray:
 class _Run:
     """Responses in flight by their stride, and prompts by that of their responses.
 
-    ended, prompts_ended: shares that end within each stride.  wanted: prompts of which all
+    ended, prompts_ended: shares that end within each stride.  needed_prompts: those of which all
     responses must end.  stride_s: seconds of one stride of those in flight.
     """
 
@@ -254,7 +254,7 @@ class _Run:
     ended: FloatArray
     prompts_ended: FloatArray
     samples: float
-    wanted: float
+    needed_prompts: float
     stride_s: Callable[[FloatArray], float]
     prompt_s: float
     tail_s: float = 0.0
@@ -262,7 +262,7 @@ class _Run:
     prompts: FloatArray = field(default_factory=lambda: np.zeros(BINS))
 
     @property
-    def left(self) -> float:
+    def in_flight(self) -> float:
         """Responses that run."""
         return float(np.sum(self.running))
 
@@ -270,8 +270,8 @@ class _Run:
         """Seconds until enough have ended: `first` start beside those that run, others wait."""
         self.tail_s = 0.0
         self._start(first)
-        seconds, at_start, missing = first * self.prompt_s, self.left, self.wanted
-        while (left := self.left) * self.engines > 0.5 and missing > 1e-9:
+        seconds, at_start, missing = first * self.prompt_s, self.in_flight, self.needed_prompts
+        while (in_flight := self.in_flight) * self.engines > 0.5 and missing > 1e-9:
             passed = self.stride_s(self.running)
             if missing < np.inf:
                 done = float(self.prompts @ self.prompts_ended)
@@ -279,11 +279,11 @@ class _Run:
                 missing -= done
                 self.prompts = _after_a_stride(self.prompts, self.prompts_ended)
             seconds += passed
-            if waiting <= 0.0 and left < at_start / 2.0:
+            if waiting <= 0.0 and in_flight < at_start / 2.0:
                 self.tail_s += passed
             self.running = _after_a_stride(self.running, self.ended)
             if waiting > 0.0:
-                more = min(waiting, max(0.0, self.room - self.left))
+                more = min(waiting, max(0.0, self.room - self.in_flight))
                 self._start(more)
                 waiting -= more
                 seconds += more * self.prompt_s
@@ -292,7 +292,7 @@ class _Run:
     def next_step(self, started: float) -> float:
         """Seconds of a step of so many responses, of which those left over are the first."""
         fresh = max(0.0, started - self.samples * float(np.sum(self.prompts)))
-        first = min(fresh, max(0.0, self.room - self.left))
+        first = min(fresh, max(0.0, self.room - self.in_flight))
         return self.step(first, fresh - first)
 
     def _start(self, count: float) -> None:

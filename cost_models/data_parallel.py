@@ -251,7 +251,8 @@ class _GroupSeconds:
         counts: HeldParameters,
         zero_stages: frozenset[int],
     ) -> None:
-        self._fabric, self._places, self._held, self._zero = fabric, placement, counts, zero_stages
+        self._fabric, self._zero = fabric, zero_stages
+        self._placement, self._counts = placement, counts
         self._full = _full(len(plans))
         self._none = np.zeros(len(plans))
 
@@ -281,7 +282,7 @@ class _GroupSeconds:
         """One block's gradients reduced in every micro-batch, which ZeRO-2 and 3 do."""
         if not {2, 3} & self._zero:
             return self._none
-        placement, counts = self._places, self._held
+        placement, counts = self._placement, self._counts
         seconds = self._shared("reduce_scatter", element_bytes, block)
         plain = block.plain * element_bytes / counts.shards
         seconds = seconds + self.of("all_reduce", plain, placement.replicate)
@@ -290,8 +291,8 @@ class _GroupSeconds:
 
     def _shared(self, op: str, element_bytes: Array, block: StoredParameters) -> FloatArray:
         """A collective of one block over its shard groups."""
-        seconds = self.of(op, block.plain * element_bytes, self._places.shard)
-        return seconds + self.of(op, block.expert * element_bytes, self._places.expert_shard)
+        seconds = self.of(op, block.plain * element_bytes, self._placement.shard)
+        return seconds + self.of(op, block.expert * element_bytes, self._placement.expert_shard)
 
 
 def _full(size: int) -> Callable[[Array], FloatArray]:

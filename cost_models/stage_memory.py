@@ -40,7 +40,7 @@ _WORTH_TAKING = 0.6
 
 
 @dataclass(frozen=True)
-class _Place:
+class _StageSet:
     """A row of the arrays of stages: stages of some plans that are composed alike.
 
     What their schedules keep there: activation units, and copies of the weights.
@@ -54,7 +54,7 @@ class _Place:
     weight_copies: Array
 
     @classmethod
-    def of(cls, g: KeyedPlans, row: int, slot: int, plans: Rows, stage: Array) -> _Place:
+    def of(cls, g: KeyedPlans, row: int, slot: int, plans: Rows, stage: Array) -> _StageSet:
         view = g.plans
         if not isinstance(plans, slice):
             view = KeyView(g.plans, ("schedule", "pp", "vpp"), plans)
@@ -76,32 +76,32 @@ class StageMemory:
     def __init__(self, s: CostContext, g: KeyedPlans, all_stages: bool) -> None:
         # What does not depend on what is in flight, once for stages that are composed alike.
         self._slots = list(_slots(s, g, all_stages))
-        self._places = tuple(_stages(g) if all_stages else map(_Slot.place, self._slots))
+        self._stage_sets = tuple(_stages(g) if all_stages else map(_Slot.first_stages, self._slots))
         self._shape = len(g.table.slot_of) if all_stages else len(self._slots), len(g.plans)
         self.peak_bytes = np.zeros(self._shape[1])
         self.needed_bytes = np.zeros(self._shape[1])
         # Whoever asks for all stages reads their parts; those of a search would fill the memory.
         self._kept: list[tuple[dict[str, Array], Array]] = []
-        for place, parts, spare in self._composed():
+        for stages, parts, spare in self._composed():
             if all_stages:
                 self._kept.append((parts, spare))
             total = sum_of(parts.values())
             for peaks, value in ((self.peak_bytes, total), (self.needed_bytes, total - spare)):
-                peaks[place.plans] = np.maximum(peaks[place.plans], value)
+                peaks[stages.plans] = np.maximum(peaks[stages.plans], value)
 
-    def _composed(self) -> Iterator[tuple[_Place, dict[str, Array], Array]]:
+    def _composed(self) -> Iterator[tuple[_StageSet, dict[str, Array], Array]]:
         """The parts of each place, and what of them is returned where room is short."""
-        for i, place in enumerate(self._places):
+        for i, stages in enumerate(self._stage_sets):
             cached = self._kept[i : i + 1]
-            yield place, *(cached[0] if cached else self._slots[place.slot].parts(place))
+            yield stages, *(cached[0] if cached else self._slots[stages.slot].parts(stages))
 
     @cached_property
     def parts(self) -> dict[str, FloatArray]:
         """MEMORY_PARTS by name, which add up to the total."""
         parts_bytes = {name: np.zeros(self._shape) for name in MEMORY_PARTS}
-        for place, parts, _ in self._composed():
+        for stages, parts, _ in self._composed():
             for name, values in parts.items():
-                parts_bytes[name][place.row, place.plans] = values
+                parts_bytes[name][stages.row, stages.plans] = values
         return parts_bytes
 
     @cached_property
@@ -113,17 +113,17 @@ class StageMemory:
     @cached_property
     def spare_bytes(self) -> FloatArray:
         """Of each stage."""
-        return self._filled((place, spare) for place, _, spare in self._composed())
+        return self._filled((stages, spare) for stages, _, spare in self._composed())
 
     @cached_property
     def stage(self) -> FloatArray:
         """Which stage each row is."""
-        return self._filled((place, place.stage) for place in self._places)
+        return self._filled((s, s.stage) for s in self._stage_sets)
 
     @cached_property
     def in_flight(self) -> FloatArray:
         """Activation units that each stage keeps."""
-        return self._filled((place, place.in_flight) for place in self._places)
+        return self._filled((s, s.in_flight) for s in self._stage_sets)
 
     @cached_property
     def allocated_bytes(self) -> FloatArray:
@@ -144,10 +144,10 @@ class StageMemory:
         peak: FloatArray = totals.max(axis=0)
         return peak
 
-    def _filled(self, values: Iterable[tuple[_Place, Array]]) -> FloatArray:
+    def _filled(self, values: Iterable[tuple[_StageSet, Array]]) -> FloatArray:
         rows = np.zeros(self._shape)
-        for place, value in values:
-            rows[place.row, place.plans] = value
+        for stages, value in values:
+            rows[stages.row, stages.plans] = value
         return rows
 
 
@@ -162,7 +162,7 @@ def least_needed_bytes(s: CostContext, g: KeyedPlans) -> Array:
     slot = _Slot(s, g, 0, _ALL, amounts, 0.0)
     if len(s.kinds) > 1:
         slot.leave_out_kinds()
-    parts, spare = slot.parts(_Place(0, 0, _ALL, 0.0, 1.0, 1.0))
+    parts, spare = slot.parts(_StageSet(0, 0, _ALL, 0.0, 1.0, 1.0))
     if OPTIMIZERS[s.training.optimizer].by_matrix:
         parts["optimizer"] = 0.0
     needed: Array = sum_of(parts.values()) - spare
@@ -190,7 +190,7 @@ def _slots(s: CostContext, g: KeyedPlans, all_stages: bool) -> Iterator[_Slot]:
         yield _Slot(s, keyed, slot, rows, amounts, states)
 
 
-def _stages(g: KeyedPlans) -> Iterator[_Place]:
+def _stages(g: KeyedPlans) -> Iterator[_StageSet]:
     """Every stage, with the slot of its composition."""
     plans: Rows = _ALL
     inverse = np.zeros((), dtype=np.int64) if g.stages.inverse is None else g.stages.inverse
@@ -209,7 +209,7 @@ def _stages(g: KeyedPlans) -> Iterator[_Place]:
                 rows = np.flatnonzero(in_slot) if isinstance(plans, slice) else plans[in_slot]
             else:
                 continue
-            yield _Place.of(g, stage, slot, rows, float(stage))
+            yield _StageSet.of(g, stage, slot, rows, float(stage))
 
 
 class _StepAmounts:
@@ -298,33 +298,33 @@ class _Slot:
         self._gradients = self._gradients - placeholder_bytes(self._g, self._slot)
         self._step = 0.0
 
-    def place(self) -> _Place:
+    def first_stages(self) -> _StageSet:
         """The first stage of each plan that is composed so."""
         stage = self._g.stages.spread(self._g.table.stage[self._slot])
-        place = _Place.of(self._g, self._slot, self._slot, _ALL, stage)
-        return replace(place, plans=self._rows)
+        stages = _StageSet.of(self._g, self._slot, self._slot, _ALL, stage)
+        return replace(stages, plans=self._rows)
 
-    def parts(self, place: _Place) -> tuple[dict[str, Array], Array]:
+    def parts(self, stages: _StageSet) -> tuple[dict[str, Array], Array]:
         """MEMORY_PARTS of some plans' stages, and what of them is returned where room is short."""
-        of, in_flight = self._of, place.in_flight
-        some = _ALL if place.plans is self._rows else place.plans
+        of, in_flight = self._of, stages.in_flight
+        some = _ALL if stages.plans is self._rows else stages.plans
 
         def at(value: Array) -> Array:
             return rows_of(value, some)
 
         states = {
-            "weights": at(self._weights) * place.weight_copies,
+            "weights": at(self._weights) * stages.weight_copies,
             "gradients": at(self._gradients),
             "optimizer": at(self._optimizer),
         }
-        resident = self._resident(place, some)
+        resident = self._resident(stages, some)
         widest = at(self._inside)
         table: Array = 0.0
         if self._is_first:
             table = at(self._table)
             # Of its layers nothing is left when the gradient of the word table appears.
             widest = np.maximum(widest, table - np.minimum(at(self._saved), resident))
-        logits, working = self._at_loss(place, some, widest)
+        logits, working = self._at_loss(stages, some, widest)
         working = working + at(of.workspace)
         communication = at(self._communication)
         if of.sent is not None:
@@ -365,25 +365,25 @@ class _Slot:
             "driver": driver,
         }, spare
 
-    def _resident(self, place: _Place, some: Rows) -> Array:
+    def _resident(self, stages: _StageSet, some: Rows) -> Array:
         """Saved tensors on the device: what is in flight, less what is offloaded.
 
         Transformer Engine offloads the first layers, and reloads one where a layer after them is
         done: no more is there than what all other layers save (cpu_offload.py,
         DefaultOffloadSynchronizer).
         """
-        resident: Array = place.in_flight * rows_of(self._saved, some)
+        resident: Array = stages.in_flight * rows_of(self._saved, some)
         if self._offloaded is None:
             return resident
         others = resident * (1.0 - rows_of(self._offloaded, some))
         return np.maximum(others, np.minimum(resident, rows_of(self._most_resident, some)))
 
-    def _at_loss(self, place: _Place, some: Rows, widest: Array) -> tuple[Array, Array]:
+    def _at_loss(self, stages: _StageSet, some: Rows, widest: Array) -> tuple[Array, Array]:
         """Logits and working memory at the fuller moment: the loss, or a layer's backward.
 
         widest: the working memory of layers.
         """
-        of, in_flight = self._of, place.in_flight
+        of, in_flight = self._of, stages.in_flight
         logits: Array = 0.0
         if self._is_first:
             logits = in_flight * rows_of(self._first * of.embedding, some)

@@ -27,9 +27,9 @@ class Levels:
         forward: dict[tuple[int, int], int] = {}
         backward: dict[tuple[int, int], int] = {}
         last, cursor = [0] * len(order), [0] * len(order)
-        left = sum(map(len, order))
-        while left:
-            left_before = left
+        waiting = sum(map(len, order))
+        while waiting:
+            waiting_before = waiting
             for rank, actions in enumerate(order):
                 while cursor[rank] < len(actions):
                     kind, batch, chunk = actions[cursor[rank]]
@@ -54,9 +54,9 @@ class Levels:
                         backward[batch, at] = number
                     last[rank] = number
                     cursor[rank] += 1
-                    left -= 1
-            if left == left_before:
-                raise Deadlock(f"{left} actions wait for ever")
+                    waiting -= 1
+            if waiting == waiting_before:
+                raise Deadlock(f"{waiting} actions wait for ever")
         by_level = np.argsort(level, kind="stable")
         row = np.empty_like(by_level)
         row[by_level] = np.arange(len(by_level))

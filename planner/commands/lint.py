@@ -201,11 +201,11 @@ def read(
 
 def script_arguments(arguments: Sequence[str]) -> list[str]:
     """The words with what follows a -- as --argument, which is the script's and no file."""
-    own, dashes, after = list(arguments), "--" in arguments, list[str]()
+    before, dashes, after = list(arguments), "--" in arguments, list[str]()
     if dashes:
-        at = own.index("--")
-        own, after = own[:at], own[at + 1 :]
-    return [*own, *(f"--argument={a}" for a in after)]
+        at = before.index("--")
+        before, after = before[:at], before[at + 1 :]
+    return [*before, *(f"--argument={a}" for a in after)]
 
 
 def _given_values(

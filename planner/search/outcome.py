@@ -54,7 +54,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Entry:
     """A row of plans and of the seconds of their parts."""
 
     plans: Plans
@@ -76,7 +76,7 @@ class Keeper:
     def __init__(self, score: Score, top_k: int) -> None:
         self._score, self._top_k = score, top_k
         self._most = max(top_k, SHORT_LIST)
-        self._best: list[tuple[tuple[float, ...], _Found]] = []
+        self._best: list[tuple[tuple[float, ...], _Entry]] = []
         self._front: list[tuple[float, float, ParallelPlan]] = []
         self._miss: tuple[float, ParallelPlan] | None = None
 
@@ -125,7 +125,7 @@ class Keeper:
         few = plans.take(close)
         parts_s = {name: column[close] for name, column in estimates.time_parts_s.items()}
         self._best += [
-            ((*key, *field_key), _Found(few, i, parts_s))
+            ((*key, *field_key), _Entry(few, i, parts_s))
             for i, (key, field_key) in enumerate(
                 zip(keys.T.tolist(), fields.T.tolist(), strict=True)
             )

@@ -98,7 +98,7 @@ class _Cell:
 
 
 @dataclass(frozen=True)
-class _Searched:
+class _SpaceSearch:
     """One space, and by size what was found of it."""
 
     request: PlanRequest
@@ -114,28 +114,28 @@ class _Together:
         request = questions[0][0]
         self._model, self._room = cost_model(request), room_of(request)
         self._sizes, self._within, self._best_s = tuple(sizes), within, best_s
-        self._each = [self._searched(*question) for question in questions]
+        self._searches = [self._search_of(*question) for question in questions]
         self._cut_short = False
 
-    def _searched(self, request: PlanRequest, rules: tuple[Rule, ...]) -> _Searched:
+    def _search_of(self, request: PlanRequest, rules: tuple[Rule, ...]) -> _SpaceSearch:
         space, score = Space(request, rules, sizes=self._sizes), objective(request)
         indices = range(len(self._sizes))
         cells = [_Cell(space, index, Keeper(score, top_k=1)) for index in indices]
-        return _Searched(request, rules, space, cells)
+        return _SpaceSearch(request, rules, space, cells)
 
     def outcomes(self) -> list[list[Outcome]]:
         """What was found of each on each size."""
-        batches = zip_longest(*(entry.space.partial_plans() for entry in self._each))
+        batches = zip_longest(*(entry.space.partial_plans() for entry in self._searches))
         for partials in batches:
             if not self._cut_short:
-                pairs = zip(self._each, partials, strict=True)
+                pairs = zip(self._searches, partials, strict=True)
                 self._search([(entry, plans) for entry, plans in pairs if plans is not None])
         self._refine_all()
-        return [[self._outcome(entry, cell) for cell in entry.cells] for entry in self._each]
+        return [[self._outcome(entry, cell) for cell in entry.cells] for entry in self._searches]
 
     def _refine_all(self) -> None:
         """Of each size the best space first: what is found of it bounds the others."""
-        by_size = list(zip(*(entry.cells for entry in self._each), strict=True))
+        by_size = list(zip(*(entry.cells for entry in self._searches), strict=True))
         best = [min(cells, key=lambda cell: cell.keep.score) for cells in by_size]
         others = [cell for cells in by_size for cell in cells if cell not in best]
         for cells in (best, others):
@@ -143,7 +143,7 @@ class _Together:
                 cell.left_out = self._is_left_out(cell)
             self._refine([cell for cell in cells if not cell.left_out])
 
-    def _search(self, batch: Sequence[tuple[_Searched, PartialPlans]]) -> None:
+    def _search(self, batch: Sequence[tuple[_SpaceSearch, PartialPlans]]) -> None:
         """Price what may be the best of some partial plans, the most promising first."""
         first = FIRST_DRAWN // len(batch)
         drawing = [
@@ -154,7 +154,7 @@ class _Together:
             for (entry, _), partial_plans in zip(batch, self._ordered(batch), strict=True)
         ]
         while drawing and not self._cut_short:
-            waiting: list[tuple[_Searched, Plans]] = []
+            waiting: list[tuple[_SpaceSearch, Plans]] = []
             open_ones = []
             for entry, chunks in drawing:
                 plans = next(chunks, None)
@@ -170,13 +170,13 @@ class _Together:
             self._report_progress()
 
     def _report_progress(self) -> None:
-        keeps = (cell.keep for entry in self._each for cell in entry.cells)
+        keeps = (cell.keep for entry in self._searches for cell in entry.cells)
         leader = min(keeps, key=lambda keep: keep.score)
-        spaces = [entry.space for entry in self._each]
+        spaces = [entry.space for entry in self._searches]
         step(sum(s.drawn for s in spaces), sum(s.size for s in spaces), leader.best)
         self._cut_short = current().enough()
 
-    def _ordered(self, batch: Sequence[tuple[_Searched, PartialPlans]]) -> list[PartialPlans]:
+    def _ordered(self, batch: Sequence[tuple[_SpaceSearch, PartialPlans]]) -> list[PartialPlans]:
         """Partial plans that may fit, the most promising of each size first."""
         bounds = [bound for some in _sets(batch) for bound in self._bounded(some)]
         least_s = np.full(len(self._sizes), np.inf)
@@ -188,7 +188,7 @@ class _Together:
         ]
 
     def _bounded(
-        self, some: Sequence[tuple[_Searched, PartialPlans]]
+        self, some: Sequence[tuple[_SpaceSearch, PartialPlans]]
     ) -> Iterator[tuple[PartialPlans, IntArray, FloatArray, FloatArray]]:
         """Partial plans that may fit, with the place of the size, the least time of each without
         waiting for other stages, and with that.
@@ -212,17 +212,17 @@ class _Together:
         return result
 
     def _best(self, size: int) -> float:
-        scores = (entry.cells[size].keep.score for entry in self._each)
+        scores = (entry.cells[size].keep.score for entry in self._searches)
         return min(float(self._best_s[size]), *scores)
 
-    def _most_s(self, entry: _Searched) -> FloatArray:
+    def _most_s(self, entry: _SpaceSearch) -> FloatArray:
         """By size, the step time above which no plan of a space is of interest."""
         bounds = [
             min(cell.keep.bound(), self._within * self._best(cell.size)) for cell in entry.cells
         ]
         return np.array(bounds)
 
-    def _price(self, chunks: Sequence[tuple[_Searched, Plans]]) -> None:
+    def _price(self, chunks: Sequence[tuple[_SpaceSearch, Plans]]) -> None:
         """Price chunks of candidates, with full recompute of the fewest layers that fit."""
         if chunks:
             drawn = Drawn.of([(entry.space, plans) for entry, plans in chunks])
@@ -296,7 +296,7 @@ class _Together:
             owner = np.repeat(np.arange(len(some)), [len(plans) for _, plans in some])
             self._offer([cell for cell, _ in some], plans, owner, self._model.needed_bytes(plans))
 
-    def _outcome(self, entry: _Searched, cell: _Cell) -> Outcome:
+    def _outcome(self, entry: _SpaceSearch, cell: _Cell) -> Outcome:
         if len(self._sizes) > 1:
             return cell.keep.first()
         if cell.left_out:  # so a pass without bounds must find it
@@ -314,10 +314,10 @@ def _by_owner(owner: IntArray) -> Iterator[tuple[int, IntArray]]:
 
 
 def _sets(
-    batch: Sequence[tuple[_Searched, PartialPlans]],
-) -> Iterator[list[tuple[_Searched, PartialPlans]]]:
+    batch: Sequence[tuple[_SpaceSearch, PartialPlans]],
+) -> Iterator[list[tuple[_SpaceSearch, PartialPlans]]]:
     """What is priced together: neighbours, up to TOGETHER plans."""
-    group: list[tuple[_Searched, PartialPlans]] = []
+    group: list[tuple[_SpaceSearch, PartialPlans]] = []
     for item in batch:
         if group and sum(len(plans.plans.tp) for _, plans in (*group, item)) > TOGETHER:
             yield group

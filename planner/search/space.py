@@ -120,25 +120,25 @@ class Space:
         layers of a chunk (see _finish).  memory: plans that cannot fit are counted as `hopeless`
         and not drawn.  Chunks may be empty then.
         """
-        _, named, explicit = self._tables
+        _, implicit, explicit = self._tables
         for partial in self._partial_plans(uncounted=False):
             here, hopeless = partial.drawn, None
             if memory is not None and partial.early and len(partial.plans.tp):
                 fits = memory.fits(partial.plans)
                 partial, hopeless = partial.where(fits), partial.where(~fits)
-            tables = [named]
-            if (named.counts[partial.group] * partial.counts).sum() > FEW_CANDIDATES:
+            tables = [implicit]
+            if (implicit.counts[partial.group] * partial.counts).sum() > FEW_CANDIDATES:
                 tables = [
                     self._layouts.table(schedule, False) for schedule in self._layouts.schedules()
                 ]
-            self._count(partial, named)
+            self._count(partial, implicit)
             for table in tables:
                 yield from self._laid_out(partial, table, size)
             promising = self._promising(explicit, here)
             self._count(partial, promising)
             yield from self._laid_out(partial, promising, size)
             if hopeless is not None:
-                yield from self._counted_hopeless(hopeless, (named, promising), size)
+                yield from self._counted_hopeless(hopeless, (implicit, promising), size)
 
     def partial_plans(self) -> Iterator[PartialPlans]:
         """Legal candidates without their layout, in batches; plans left out are not counted."""
@@ -152,9 +152,9 @@ class Space:
         first: how many to draw at first; later chunks may be up to `size`.  most_s: by size, the
         time above which no plan is of interest any more.
         """
-        _, named, explicit = self._tables
-        self._count(partial, named)
-        yield from self._laid_out_in_time(partial, named, size, first, most_s)
+        _, implicit, explicit = self._tables
+        self._count(partial, implicit)
+        yield from self._laid_out_in_time(partial, implicit, size, first, most_s)
         chosen = self._promising(explicit, partial.drawn)
         self._count(partial, chosen)
         yield from self._laid_out_in_time(partial, chosen, size, first, most_s)
@@ -170,8 +170,8 @@ class Space:
     @cached_property
     def _tables(self) -> tuple[Ragged, Ragged, Ragged]:
         """Micro-batch sizes, and layouts with usual and with explicit stages, of each group."""
-        usual, explicit = (self._layouts.table(None, named) for named in (False, True))
-        return micro_batch_table(self._axes, self.groups, self._legality), usual, explicit
+        implicit, explicit = (self._layouts.table(None, named) for named in (False, True))
+        return micro_batch_table(self._axes, self.groups, self._legality), implicit, explicit
 
     def _counted_hopeless(
         self, hopeless: PartialPlans, tables: Iterable[Ragged], size: int
@@ -187,8 +187,8 @@ class Space:
 
         uncounted: whether the number of those left out does not matter.
         """
-        micro, usual, explicit = self._tables
-        layouts = usual.counts + explicit.counts
+        micro, implicit, explicit = self._tables
+        layouts = implicit.counts + explicit.counts
         per_layout = micro.counts * len(self._options.columns["zero_stage"])
         self.size = int((layouts * per_layout).sum())
         if self.size > MOST_CANDIDATES:

@@ -16,7 +16,7 @@ from cost_models.catalog.hardware import (
 from cost_models.catalog.hardware_entries import AcceleratorEntry, ClusterEntry
 from cost_models.spec import AcceleratorSpec, NetworkTier
 from planner.evidence.published_runs.interconnect import nic_bytes_per_s
-from planner.evidence.published_runs.models import Read
+from planner.evidence.published_runs.models import ReadValue
 from planner.evidence.published_runs.runs import Run
 
 # Spellings that mean one word; a rack ("NVL72") or a count in front is no part's name.
@@ -51,7 +51,7 @@ _SAME_LABEL, _OTHER_VARIANT = 1.12, 1.9
 
 
 @cache
-def accelerator_id(gpu: str) -> Read:
+def accelerator_id(gpu: str) -> ReadValue:
     """The catalog id of a GPU's printed name.  Raises ValueError where none shares its model."""
     words = _name_words(gpu)
     best: tuple[float, str] | None = None
@@ -67,10 +67,10 @@ def accelerator_id(gpu: str) -> Read:
                 best = score, entry.id
     if best is not None:
         exact = words >= _name_words(best[1])
-        return Read(best[1], () if exact else (f"{_short(gpu)} taken as {best[1]}",))
+        return ReadValue(best[1], () if exact else (f"{_short(gpu)} taken as {best[1]}",))
     for name, nearest in _NEAREST.items():
         if name in words:
-            return Read(nearest, (f"{_short(gpu)} is not in the catalog: taken as {nearest}",))
+            return ReadValue(nearest, (f"{_short(gpu)} is not in the catalog: taken as {nearest}",))
     if not words:
         raise ValueError("gpu is not stated")
     raise ValueError(f"gpu {gpu[:80]!r} is not in the catalog of accelerators")
@@ -121,7 +121,7 @@ def ranks_of(run: Run, entry: AcceleratorEntry | None = None) -> tuple[int, tupl
     return ranks, ()
 
 
-def cluster_for(run: Run) -> Read:
+def cluster_for(run: Run) -> ReadValue:
     """The ClusterSpec of a row.  Raises ValueError."""
     chip = accelerator_id(run["gpu"])
     entry = accelerator_entry(chip.value)
@@ -156,7 +156,7 @@ def cluster_for(run: Run) -> Read:
     if chip.value.startswith("tpu"):
         cluster = cluster.model_copy(update={"reserved_bytes_per_accelerator": _TPU_RESERVED_BYTES})
         assumptions.append("nothing lost between buffers: XLA places them before it runs")
-    return Read(cluster, tuple(assumptions))
+    return ReadValue(cluster, tuple(assumptions))
 
 
 def _accelerators_of_a_node(

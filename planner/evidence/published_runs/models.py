@@ -27,7 +27,7 @@ _CUT = re.compile(r"\[[^\]]*\]|\([^)]*\)")
 
 
 @dataclass(frozen=True)
-class Read:
+class ReadValue:
     """What was read of a row, and what was assumed on the way."""
 
     value: Any
@@ -40,7 +40,7 @@ def _name(run: Run) -> str:
     return " ".join(_CUT.sub("", printed).split())[:200] or "model"
 
 
-def model_of(run: Run) -> Read:
+def model_of(run: Run) -> ReadValue:
     """The ModelSpec of a row.  Raises ValueError with what is missing or contradictory."""
     assumptions: list[str] = []
     name = _name(run)
@@ -72,7 +72,7 @@ def model_of(run: Run) -> Read:
     if run.is_layer:
         base["num_layers"] = 1
         base["moe"] = base.get("moe") and {**base["moe"], "num_dense_layers": 0, "layer_offset": 0}
-    return Read(_spec(name, base), tuple(assumptions))
+    return ReadValue(_spec(name, base), tuple(assumptions))
 
 
 # MaxText's model of scale 1 (configs/base.yml): widths double in turn, from heads and MLP over the

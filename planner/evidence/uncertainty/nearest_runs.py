@@ -109,7 +109,7 @@ def evidence(
     nearest = _nearest(kinds, sizes)
     there = _table().held.get(chip.id, {})
     how = training.freezes, training.precision in NARROW
-    same, of_kind = (_held(chip.id, plan.runtime, *how, kind) for kind in (None, experts))
+    same, of_kind = (_run_count(chip.id, plan.runtime, *how, kind) for kind in (None, experts))
     learned = 0 if site is None else _learned_count(site, chip.id, plan.runtime)
     ground: Ground = "measured" if same.number or learned else "extrapolated" if there else "unseen"
     if ground == "measured":
@@ -126,17 +126,17 @@ def evidence(
     )  # fmt: skip
 
 
-class _Held(NamedTuple):
+class _Count(NamedTuple):
     """A number of runs as text."""
 
     number: int
-    said: str
+    text: str
 
 
 @lru_cache(maxsize=1024)
-def _held(
+def _run_count(
     accelerator: str, runtime: str, adapters: bool, narrow: bool, experts: bool | None
-) -> _Held:
+) -> _Count:
     """The runs of a runtime on an accelerator, by method and class of precision.
 
     Without those of stacks that are only taken as that runtime.  experts: with or without them,
@@ -151,17 +151,17 @@ def _held(
         and (run.precision in NARROW) == narrow
         and experts in (None, run.experts)
     ]
-    return _Held(len(runs), _runs(runs))
+    return _Count(len(runs), _runs(runs))
 
 
 # Each of these three returns Evidence.text and Evidence.detail.
-def _measured_text(where: str, same: _Held, of_kind: _Held, experts: bool) -> tuple[str, str]:
+def _measured_text(where: str, same: _Count, of_kind: _Count, experts: bool) -> tuple[str, str]:
     """Which runs have both the accelerator and the runtime."""
     other = "dense" if experts else "mixtures of experts"
     if of_kind.number:
-        runs = f": {of_kind.said}" + (", mixtures of experts" * experts)
+        runs = f": {of_kind.text}" + (", mixtures of experts" * experts)
     else:
-        runs = f", but only {other}: {same.said}" if same.number else ""
+        runs = f", but only {other}: {same.text}" if same.number else ""
     return f"measured on {where}{runs}", f"on {where}{runs}"
 
 

@@ -33,7 +33,7 @@ class Nodes:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Output:
     """What an output says, and what printed it; nics_gbit: the rate of each active port."""
 
     program: str
@@ -44,34 +44,34 @@ class Seen:
     fabric: str = ""
 
 
-def read_output(text: str) -> Seen | None:
+def read_output(text: str) -> Output | None:
     """What a text says; None if no program known here has printed it."""
     return next((seen for read in READERS if (seen := read(text)) is not None), None)
 
 
-def _merged_nodes(program: str, groups: list[Nodes]) -> Seen | None:
+def _merged_nodes(program: str, groups: list[Nodes]) -> Output | None:
     """The same nodes counted together, the most accelerators first."""
     counts: Counter[Nodes] = Counter()
     for g in groups:
         counts[Nodes(**{**g.__dict__, "nodes": None})] += g.nodes or 1
     total = [Nodes(**{**g.__dict__, "nodes": n}) for g, n in counts.items()]
     total.sort(key=lambda g: -g.per_node * (g.nodes or 1))
-    return Seen(program, tuple(total)) if total else None
+    return Output(program, tuple(total)) if total else None
 
 
 def _one_node(
     program: str, names: list[str], memory_mib: list[str], count: int = 0, **more: Any
-) -> Seen | None:
+) -> Output | None:
     """A node of the most numerous kind of GPU among those printed."""
     if not names:
         return None
     name, count_named = Counter(names).most_common(1)[0]
     same = [float(mib) for of, mib in zip(names, memory_mib, strict=False) if of == name]
     memory = min(same) * MIB if same else None
-    return Seen(program, (Nodes(name, max(count_named, count), 1, memory, **more),))
+    return Output(program, (Nodes(name, max(count_named, count), 1, memory, **more),))
 
 
-def _full_query(text: str) -> Seen | None:
+def _full_query(text: str) -> Output | None:
     """`nvidia-smi -q`: with -i it prints one of the attached GPUs."""
     if "NVSMI LOG" not in text and not re.search(r"^GPU [0-9A-Fa-f]{8}:", text, re.M):
         return None
@@ -88,22 +88,22 @@ def _full_query(text: str) -> Seen | None:
     return _one_node("nvidia-smi -q", names, memory, count, host_link_bytes_per_s=link)
 
 
-def _table(text: str) -> Seen | None:
+def _table(text: str) -> Output | None:
     """The table of `nvidia-smi`; it cuts long names."""
     row = r"^\|\s+\d+\s+(\S.*?)\s+(?:On|Off|N/A)\s+\|\s+[0-9A-Fa-f]{8}:.*\n.*?\d+MiB\s*/\s*(\d+)MiB"
     rows = re.findall(row, text, re.M)
     return _one_node("nvidia-smi", [name for name, _ in rows], [mib for _, mib in rows])
 
 
-def _query_csv(text: str) -> Seen | None:
+def _query_csv(text: str) -> Output | None:
     """`nvidia-smi --query-gpu=name,memory.total --format=csv`, with or without units."""
     rows = re.findall(r"^((?:NVIDIA|Tesla|Quadro|TITAN) [^,\n]+), (\d+)(?: MiB)?\s*$", text, re.M)
     return _one_node("nvidia-smi --query-gpu", [n for n, _ in rows], [mib for _, mib in rows])
 
 
-def _matrix(text: str) -> Seen | None:
+def _matrix(text: str) -> Output | None:
     topology = read_topology(text)
-    return None if topology is None else Seen("nvidia-smi topo -m", topology=topology)
+    return None if topology is None else Output("nvidia-smi topo -m", topology=topology)
 
 
 def _gres(text: str) -> tuple[str, int] | None:
@@ -112,7 +112,7 @@ def _gres(text: str) -> tuple[str, int] | None:
     return None if match is None else ((match[1] or ""), int(match[2]))
 
 
-def _scontrol(text: str) -> Seen | None:
+def _scontrol(text: str) -> Output | None:
     """`scontrol show node`, on one line or several."""
     nodes = []
     for block in re.split(r"(?=\bNodeName=)", text)[1:]:
@@ -137,7 +137,7 @@ def _mem(tres: str) -> str:
     return match[1] if match else ""
 
 
-def _sinfo(text: str) -> Seen | None:
+def _sinfo(text: str) -> Output | None:
     """`sinfo -o` with the node list and Gres, and NODES and MEMORY where they have a title."""
     lines = [line.split() for line in text.splitlines()]
     titles = next((line for line in lines if "GRES" in line), [])
@@ -168,7 +168,7 @@ def _host_count(hosts: str) -> int:
     return max(total, 1)
 
 
-def _kubernetes(text: str) -> Seen | None:
+def _kubernetes(text: str) -> Output | None:
     """`kubectl get nodes -o json`, or one node."""
     try:
         document = json.loads(text)
@@ -209,7 +209,7 @@ def _part(document: dict[str, Any], name: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _ibstat(text: str) -> Seen | None:
+def _ibstat(text: str) -> Output | None:
     """`ibstat`: of the active ports those of the highest rate, since slower ones serve storage."""
     if not re.search(r"^\s*CA type:", text, re.M):
         return None
@@ -220,10 +220,10 @@ def _ibstat(text: str) -> Seen | None:
             active.append((float(fields["Rate"]), fields.get("Link layer", "")))
     fastest, layer = max(active, default=(0.0, ""))
     fabric = {"InfiniBand": "infiniband", "Ethernet": "roce"}.get(layer, "network")
-    return Seen("ibstat", nics_gbit=tuple(r for r, _ in active if r == fastest), fabric=fabric)
+    return Output("ibstat", nics_gbit=tuple(r for r, _ in active if r == fastest), fabric=fabric)
 
 
-def _lspci(text: str) -> Seen | None:
+def _lspci(text: str) -> Output | None:
     """`lspci`: the product is the words in brackets that are no number of a device or vendor."""
     names = []
     for line in text.splitlines():
@@ -234,12 +234,12 @@ def _lspci(text: str) -> Seen | None:
     return _one_node("lspci", names, [])
 
 
-def _meminfo(text: str) -> Seen | None:
+def _meminfo(text: str) -> Output | None:
     match = re.search(r"^MemTotal:\s+(\d+) kB", text, re.M)
-    return Seen("/proc/meminfo", host_memory_bytes=float(match[1]) * 1024) if match else None
+    return Output("/proc/meminfo", host_memory_bytes=float(match[1]) * 1024) if match else None
 
 
-READERS: tuple[Callable[[str], Seen | None], ...] = (
+READERS: tuple[Callable[[str], Output | None], ...] = (
     _full_query, _table, _query_csv, _matrix, _kubernetes, _scontrol, _sinfo, _ibstat, _lspci,
     _meminfo,
 )  # fmt: skip

@@ -15,7 +15,7 @@ from planner.documents.problems import RequestError, join, refuse, shown
 from planner.documents.typed_values import field_problems, require_object, require_string
 from planner.evidence.published_runs.clusters import accelerator_id
 from planner.frameworks.sources import checked
-from planner.inputs.machines.outputs import Nodes, Seen, read_output
+from planner.inputs.machines.outputs import Nodes, Output, read_output
 
 # What names an accelerator best, first; the others count nodes.
 _PRECISE = (
@@ -61,7 +61,7 @@ def read_machine(document: Any) -> MachineAnswer:
 class _Machine:
     """The nodes that the outputs describe together."""
 
-    def __init__(self, seen: list[Seen]) -> None:
+    def __init__(self, seen: list[Output]) -> None:
         self.seen = seen
         self.read: list[str] = []
         self.assumed: list[str] = []
@@ -88,7 +88,7 @@ class _Machine:
         host = first.host_memory_bytes or listed.host_memory_bytes or next(system, None)
         return replace(first, nodes=count, host_memory_bytes=host)
 
-    def _listed_nodes(self, nodes: Nodes, named: list[Seen]) -> Nodes:
+    def _listed_nodes(self, nodes: Nodes, named: list[Output]) -> Nodes:
         """The nodes with so many accelerators as a scheduler lists them, else those given."""
         lists = [s for program in _LISTS for s in named if s.program == program]
         if not lists:

@@ -115,10 +115,10 @@ def _memory(best: PlanReport) -> Iterator[str]:
     yield from plot.x_axis("pipeline stage", _stage_ticks(len(stages)), grid=False)
     for stage in stages:
         low = 0.0
-        for place, name in enumerate(names):
+        for index, name in enumerate(names):
             high = low + stage.parts[name] / GIB
             start, end = plot.x(stage.stage - 0.4), plot.x(stage.stage + 0.4)
-            yield _box(place, start, plot.y(high), end - start, plot.y(low) - plot.y(high))
+            yield _box(index, start, plot.y(high), end - start, plot.y(low) - plot.y(high))
             low = high
     yield f'<path class="limit" d="M{plot.left:g} {plot.y(capacity):.1f}h{plot.wide:g}"/>'
     yield from _legend((name.replace("_", " ") for name in names), 320, 66)
