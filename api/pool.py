@@ -32,11 +32,6 @@ class Answered(NamedTuple, Generic[T]):
     spent: Spent | None = None
 
 
-def _name(work: Callable[..., Any], arguments: tuple[Any, ...]) -> str:
-    """Of what is computed."""
-    return " ".join([f"{work.__module__}.{work.__name__}", *_question(arguments)])
-
-
 def _question(arguments: tuple[Any, ...]) -> list[str]:
     return [argument.name for argument in arguments[:1] if isinstance(argument, Question)]
 
@@ -64,7 +59,8 @@ class Pool:
         Raises what it raises, Refused where no place is free in time, OverBudget and TooLate.
         """
         async with self.process(caller) as process:
-            with span("compute", _name(work, arguments)):
+            name = " ".join([f"{work.__module__}.{work.__name__}", *_question(arguments)])
+            with span("compute", name):
                 return await process.run(work, arguments, budget)
 
     @property

@@ -18,7 +18,6 @@ from planner.commands.shared import Json
 if TYPE_CHECKING:
     from cost_models.spec import ClusterSpec
     from planner.answers.lint.findings import Better, LintAnswer, ReadAnswer
-    from planner.documents.problems import RequestError
     from planner.frameworks.launch_files import GivenValues
     from planner.frameworks.read_results import Setting
 
@@ -83,7 +82,8 @@ def lint(
         try:
             answer = _linted(texts, known, framework, values_given)
         except RequestError as error:
-            if each and _no_launch(error):
+            # The file starts no framework.
+            if each and any(p.code == "no_framework" for p in error.problems):
                 continue
             raise
         answers.append(answer)
@@ -105,11 +105,6 @@ def _launch(files: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     if others := [name for name, path in zip(texts, paths, strict=True) if path not in files]:
         print(f"read too, since the files name them: {', '.join(others)}", file=sys.stderr)
     return texts, paths
-
-
-def _no_launch(error: RequestError) -> bool:
-    """Whether a file is refused since it starts no framework."""
-    return any(p.code == "no_framework" for p in error.problems)
 
 
 def _linted(

@@ -236,7 +236,9 @@ def from_validation(
     listed, rest = own[:MOST_PROBLEMS], own[MOST_PROBLEMS:]
     return [
         *(
-            translate(dict(f), join(pointer, *_document_location(model, f["loc"])), model, f["loc"])
+            translate(
+                dict(f), join(pointer, *_resolved_location(model, f["loc"])[0]), model, f["loc"]
+            )
             for f in listed
         ),
         # Only counted: see RequestError.
@@ -336,17 +338,13 @@ def _model_at(model: type[BaseModel], location: Sequence[int | str]) -> type[Bas
     return models[0] if models else None
 
 
-def _document_location(
-    model: type[BaseModel], location: Sequence[int | str]
-) -> tuple[int | str, ...]:
-    """A location as the document has it: pydantic adds which of several types it took."""
-    return _resolved_location(model, location)[0]
-
-
 def _resolved_location(
     model: type[BaseModel], location: Sequence[int | str]
 ) -> tuple[tuple[int | str, ...], list[type[BaseModel]]]:
-    """(a location without tags of unions, the document types that may stand there)."""
+    """(a location as the document has it, the document types that may stand there).
+
+    Pydantic adds to a location which of several types it took.
+    """
     resolved: list[int | str] = []
     current = [model]
     for part in location:

@@ -226,17 +226,13 @@ def repartitioned(
     some = [plans for plans in by_search if len(plans.tp)]
     if not some:
         return [None] * len(by_search)
-    every = iter(np.split(model.evaluate(joined(some)).iteration_time_s, _ends(some)))
+    ends = list(accumulate(len(plans) for plans in some))[:-1]
+    every = iter(np.split(model.evaluate(joined(some)).iteration_time_s, ends))
     faster = [
         plans.take(next(every) < short_list.worth_s) if len(plans.tp) else plans
         for plans, short_list in zip(by_search, short, strict=True)
     ]
     return [plans if len(plans.tp) else None for plans in faster]
-
-
-def _ends(parts: Sequence[Plans]) -> list[int]:
-    """Where each but the last ends among all."""
-    return list(accumulate(len(plans) for plans in parts))[:-1]
 
 
 def own_counts(

@@ -110,7 +110,8 @@ def evidence(
     there = _table().held.get(chip.id, {})
     how = training.freezes, training.precision in NARROW
     same, of_kind = (_run_count(chip.id, plan.runtime, *how, kind) for kind in (None, experts))
-    learned = 0 if site is None else _learned_count(site, chip.id, plan.runtime)
+    of_site = () if site is None else site.runs
+    learned = sum(run.groups[1:3] == (chip.id, plan.runtime) for run in of_site)
     ground: Ground = "measured" if same.number or learned else "extrapolated" if there else "unseen"
     if ground == "measured":
         where = f"{chip.name} with {_stack(plan.runtime)}{_method_text(*how)}"
@@ -211,10 +212,6 @@ def _runs(several: Sequence[ScoredRun]) -> str:
     sources = len({run.source for run in several})
     runs = "1 run" if len(several) == 1 else f"{len(several)} runs"
     return f"{runs} of {sources} sources" if sources > 1 else f"{runs} of 1 source"
-
-
-def _learned_count(site: Site, accelerator: str, runtime: str) -> int:
-    return sum(run.groups[1:3] == (accelerator, runtime) for run in site.runs)
 
 
 def _peak(accelerator: AcceleratorSpec) -> float:

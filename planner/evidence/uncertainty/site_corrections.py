@@ -101,6 +101,7 @@ def site_answer(site: Site) -> SiteAnswer:
     """The answer about a site: its runs, its factors, its errors."""
     run_errors = errors(site)
     alone = len(run_errors) < 2
+    at_first_sight = [first_sight().mixture(run.features) for run in site.runs]
     return SiteAnswer(
         name=site.name,
         digest=site.digest,
@@ -111,21 +112,13 @@ def site_answer(site: Site) -> SiteAnswer:
         errors=run_errors,
         median_error_without=_median([e.error_without for e in run_errors]) if run_errors else None,
         median_error_left_out=None if alone else _median([e.error_left_out for e in run_errors]),
-        held_without=_held_without(site) if run_errors else None,
-        held_left_out=None if alone else _held_left_out(site),
+        held_without=_held(site, at_first_sight) if run_errors else None,
+        held_left_out=None if alone else _held(site, site.belief.left_out()),
     )
 
 
-def _held_without(site: Site) -> CoverageByLevel:
-    """How often runs lie within the intervals at first sight, without the site."""
-    return _held(site, [first_sight().mixture(run.features) for run in site.runs])
-
-
-def _held_left_out(site: Site) -> CoverageByLevel:
-    return _held(site, site.belief.left_out())
-
-
 def _held(site: Site, believed: Sequence[Mixture]) -> CoverageByLevel:
+    """How often the site's runs lie within the intervals that are believed of them."""
     shares = {}
     for share in SHARES:
         bounds = [m.bounds(float(share)) for m in believed]

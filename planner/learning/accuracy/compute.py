@@ -259,7 +259,9 @@ def _rankings(rows: Iterable[Row]) -> dict[str, Ranking]:
     }
     repeats: dict[str, list[list[float]]] = defaultdict(list)
     for group in plans.values():
-        repeats[group[0][0].source_key] += [[_observed(row) for row in plan] for plan in group]
+        repeats[group[0][0].source_key] += [
+            [_published_s_per_sample(row) for row in plan] for plan in group
+        ]
     spreads = {source: repeat_spread(times) for source, times in repeats.items()}
     return {
         name: _ranking(group, spreads[group[0][0].source_key])
@@ -269,9 +271,9 @@ def _rankings(rows: Iterable[Row]) -> dict[str, Ranking]:
 
 
 def _ranking(plans: Sequence[Sequence[Row]], spread: float | None) -> Ranking:
-    predicted = [_mean([_predicted_bytes(row) for row in plan]) for plan in plans]
-    published = [_mean([_observed(row) for row in plan]) for plan in plans]
-    many = [len({_observed(row) for row in plan}) for plan in plans]
+    predicted = [_mean([_predicted_s_per_sample(row) for row in plan]) for plan in plans]
+    published = [_mean([_published_s_per_sample(row) for row in plan]) for plan in plans]
+    many = [len({_published_s_per_sample(row) for row in plan}) for plan in plans]
     regret = top1_regret(predicted, published)
     assert regret is not None
     return Ranking(
@@ -287,9 +289,9 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def _predicted_bytes(row: Row) -> float:
+def _predicted_s_per_sample(row: Row) -> float:
     return (row.predicted_iteration_time_s or math.nan) / (row.global_batch_size or 1)
 
 
-def _observed(row: Row) -> float:
+def _published_s_per_sample(row: Row) -> float:
     return (row.published_iteration_time_s or math.nan) / (row.global_batch_size or 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from cost_models.spec import ClusterSpec
 from planner.documents.plan_report import Document
 from planner.documents.problems import MOST_PROBLEMS, Problem, RequestError, refuse
 from planner.documents.request import PlanRequest
@@ -140,12 +139,9 @@ def _doubts(run: LearnedRun, site: Site) -> Iterator[str]:
             "on it; a run this far off counts less"
         )
     request = PlanRequest.model_validate(run.request)
-    need, have = price(request, site).peak_bytes["in use"], _capacity(request.cluster)
+    need = price(request, site).peak_bytes["in use"]
+    have = request.cluster.groups[0].accelerator.memory_bytes
     if need > have:
         yield (
             f"is predicted not to fit ({need / 2**30:.1f} of {have / 2**30:.1f} GiB), yet it ran"
         )
-
-
-def _capacity(cluster: ClusterSpec) -> float:
-    return cluster.groups[0].accelerator.memory_bytes

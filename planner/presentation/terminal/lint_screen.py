@@ -70,7 +70,8 @@ def lint_screen(
     if answer.mended is not None:
         rows += [Text(), _plan(_title(answer.mended), answer.mended.report)]
         rows.append(_changes(answer.mended.changes, main))
-    if answer.best is not None and not _is_same_plan(answer.best, answer.mended):
+    mended = answer.mended and answer.mended.report.plan
+    if answer.best is not None and answer.best.report.plan != mended:
         rows += [Text(), _plan("Better plan", answer.best.report)]
         if answer.gain is not None:
             rows.append(_gain(answer.gain))
@@ -87,10 +88,6 @@ def _title(mended: Better) -> str:
     if not stays:
         return "Fewest changes that run"
     return f"Fewest changes to the plan; {stays} error{'s stay' if stays > 1 else ' stays'}"
-
-
-def _is_same_plan(better: Better, other: Better | None) -> bool:
-    return other is not None and better.report.plan == other.report.plan
 
 
 def _findings(severity: Severity, findings: list[Finding]) -> list[RenderableType]:

@@ -14,7 +14,6 @@ from planner.answers.reinforcement.documents import (
     Phase,
     ReinforcementAnswer,
     ReinforcementRequest,
-    ReinforcementSpec,
     Way,
 )
 from planner.answers.reinforcement.emission import unsaid
@@ -89,12 +88,13 @@ def _header_rows(
     count = f"{answer.generation_accelerators:,}"
     where = f"the same {count}" if way.generation == "same" else f"{count} other"
     engines = f"{answer.engines:,} engine{'s' * (answer.engines > 1)} of tp {way.generation_tp}"
+    stated = f"{spec.generation_tokens_per_s or 0:,.0f} tokens/s per accelerator, as stated"
     made = answer.generated
     yield Flow(
         [
             f"on {where} accelerators",
             engines,
-            *(_engine(made, spec.max_num_seqs) if made else [_stated_text(spec)]),
+            *(_engine(made, spec.max_num_seqs) if made else [stated]),
         ],
         indent=2,
         head="generation ",
@@ -113,10 +113,6 @@ def _engine(made: Generation, limit: int) -> list[str]:
         f"{made.steady_tokens_per_s / made.tp:,.0f} tokens/s per accelerator while all are busy",
         f"cache of {gib(made.cache_bytes)} GiB each",
     ]
-
-
-def _stated_text(spec: ReinforcementSpec) -> str:
-    return f"{spec.generation_tokens_per_s or 0:,.0f} tokens/s per accelerator, as stated"
 
 
 def _layouts(

@@ -65,9 +65,9 @@ class SharedFiles:
             return
         with self._database.writing() as connection, _exclusive_lock():
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
-            self._sync_file(connection)
+            self._sync_all(connection)
 
-    def _sync_file(self, connection: sa.Connection) -> None:
+    def _sync_all(self, connection: sa.Connection) -> None:
         here, there = _local_versions(), _shared_versions(connection)
         for name in here.keys() | there.keys():
             local, shared = here.get(name), there.get(name)

@@ -91,7 +91,9 @@ def spread(ranks: Sequence[RankResult]) -> Spread:
 
 def time_terms(estimate: PlanReport, ranks: Sequence[RankResult], median_s: float) -> list[Term]:
     """The parts of the busiest rank's step time, from profiled steps scaled to unprofiled ones."""
-    busiest = max(ranks, key=lambda rank: _busy(rank.parts_s))
+    busiest = max(
+        ranks, key=lambda r: r.parts_s.get("forward", 0.0) + r.parts_s.get("backward", 0.0)
+    )
     scale = median_s / busiest.profiled_step_s if busiest.profiled_step_s else 0.0
     return [
         Term(
@@ -101,10 +103,6 @@ def time_terms(estimate: PlanReport, ranks: Sequence[RankResult], median_s: floa
         )
         for name, parts in PARTS.items()
     ]
-
-
-def _busy(parts_s: Mapping[str, float]) -> float:
-    return parts_s.get("forward", 0.0) + parts_s.get("backward", 0.0)
 
 
 def fullest(ranks: Sequence[RankResult]) -> RankResult:

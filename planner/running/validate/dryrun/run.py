@@ -238,9 +238,6 @@ def _differences(traced: Trace, estimate: Expected) -> Iterator[TermDifference]:
                 both = name in traced_rows and name in expected_rows
                 one_side = _ONLY_TRACED if name in traced_rows else _ONLY_ESTIMATED
                 reason = _SIZES_DIFFER if both else one_side
-                yield TermDifference(term=name, bytes=more, reason=_reason(name, reason))
-
-
-def _reason(row: str, default: str) -> str:
-    """The reason for a row; an encoder's rows share those of the model."""
-    return _REASONS.get(row.removeprefix("encoder "), default)
+                # An encoder's rows share the reasons of the model.
+                reason = _REASONS.get(name.removeprefix("encoder "), reason)
+                yield TermDifference(term=name, bytes=more, reason=reason)
