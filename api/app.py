@@ -137,7 +137,7 @@ async def _lifespan(
 
 
 def _pools(settings: Settings, worker: Worker) -> dict[str, Pool]:
-    """Where what is computed; a long search takes no place from what is short."""
+    """The worker pools by kind of work; a long search takes no place from short questions."""
     # Callers are told apart by their keys alone: behind one address there may be many.
     shared, wait_s = settings.tells_apart, settings.max_wait_s
     limit = partial(FairLimit, shared=shared)

@@ -65,7 +65,7 @@ class OverBudget(Exception):
         self.spent, self.best = spent, best
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For another process."""
+        """How to make the error again in another process."""
         return type(self), (self.spent, self.best)
 
 

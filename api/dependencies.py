@@ -33,7 +33,7 @@ async def read_document(request: Request) -> Any:
 
 
 async def read_files(request: Request) -> Any:
-    """The same, where a string may be a whole file."""
+    """The JSON body of a call, in which a string may be a whole file."""
     return await _read_json(request, _settings(request).max_body_bytes)
 
 

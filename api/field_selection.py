@@ -11,7 +11,7 @@ Fields = tuple[str, ...]
 
 
 def chosen(content: bytes, fields: Fields) -> bytes:
-    """These fields of a JSON document; all of it where none is named.
+    """The JSON document reduced to these fields; all of it where none is named.
 
     `.` leads to a part, through a list to that part of each entry.  Raises RequestError where
     there is no such field.

@@ -59,7 +59,7 @@ class EstimateRequest(NamedTuple):
 
 
 def estimates(requests: Sequence[EstimateRequest]) -> list[tuple[str, Any]]:
-    """For each one its id and its document (None if it is known), or the error; see `serve`.
+    """The id and the document (None if it is known) of each request, or its error; see `serve`.
 
     Those that differ in nothing but the plan and the size of a step are priced together.
     """

@@ -54,7 +54,7 @@ async def in_store(call: Callable[..., R], *args: object) -> R:
 
 
 async def while_following(call: Callable[..., R], *args: object) -> R:
-    """The same for who asks again and again, and may be hundreds: nobody else waits for them."""
+    """As `in_store`, for callers that ask again and again: nobody else waits for these."""
     return await _run(_lazy(_followers, lambda: CapacityLimiter(_FOLLOWERS_THREADS)), call, *args)
 
 

@@ -92,7 +92,7 @@ TARGETS: dict[str, tuple[Columns, ...]] = {
 
 
 def adapted(model: ModelSpec, targets: Iterable[str]) -> dict[str, tuple[float, ...]]:
-    """For each GEMM with adapters, the share of its columns that each adapter covers."""
+    """The share of the columns of each GEMM with adapters that each of its adapters covers."""
     shares: dict[str, tuple[float, ...]] = {}
     for target in targets:
         for columns in TARGETS[target]:

@@ -60,7 +60,7 @@ class Lengths:
 
     @classmethod
     def of_samples(cls, lengths: FloatArray) -> Lengths:
-        """Of measured lengths, each equally likely."""
+        """The lengths of measured responses, each equally likely."""
         ordered = np.sort(np.asarray(lengths, dtype=np.float64))
         edges = np.linspace(0.0, ordered[-1], BINS + 1)
         longer = 1.0 - np.searchsorted(ordered, edges, side="left") / len(ordered)
@@ -88,7 +88,7 @@ class Lengths:
 
 
 def _ending(survival: FloatArray) -> FloatArray:
-    """None is longer than the longest."""
+    """The survival with its end at 0: no response is longer than the longest."""
     return np.append(survival[:-1], 0.0)
 
 
@@ -229,7 +229,7 @@ def _strides(
 
 
 def _ended_shares(survival: FloatArray) -> FloatArray:
-    """Of those that reach each stride, the share that ends within it."""
+    """The share of the responses that reach each stride that ends within it."""
     return 1.0 - survival[1:] / np.maximum(survival[:-1], 1e-12)
 
 

@@ -83,7 +83,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class DataParallelSeconds:
-    """By key: the rates of collectives over parameters, and one block's ZeRO-2/3 collectives."""
+    """Rates of collectives over parameters, and one block's ZeRO-2/3 collectives, by key."""
 
     plain: Rates
     expert: Rates

@@ -201,7 +201,7 @@ class CostModel:
         return self._least_bytes(gather(self.context, plans, mean_stages))
 
     def least(self, plans: Plans) -> tuple[FloatArray, FloatArray]:
-        """The same, and a lower bound on the seconds of a step, over the same layouts."""
+        """`least_bytes`, and a lower bound on the seconds of a step, over the same layouts."""
         gathered = gather(self.context, plans, mean_stages)
         seconds = least_step_s(self.context, gathered)
         return self._least_bytes(gathered), np.broadcast_to(seconds, (len(plans),))

@@ -302,7 +302,7 @@ def _narrow_flop_per_s(machine: Machine) -> float:
 
 
 def _peak_fractions(kernel: Gemm, machine: Machine, d: Dims) -> tuple[Array, ...]:
-    """Of the peak rate: what the forward, input-gradient and weight-gradient products reach."""
+    """Shares of the peak rate of the forward, input-gradient and weight-gradient products."""
     if not kernel.tensor_cores:
         return (VECTOR_FRACTION,) * 3
     of_peak: tuple[Array, ...] = (1.0, 1.0, WEIGHT_GRADIENT_FRACTION)

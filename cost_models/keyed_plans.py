@@ -132,7 +132,7 @@ class KeyedPlans:
         return self._per_stage(self.frozen, self.frozen_layer_bytes)
 
     def offloaded_share(self, slot: int) -> Array:
-        """Of what the layers of a stage save, the share that waits in host memory: 0 to 1."""
+        """The share of a stage's saved activations that waits in host memory: 0 to 1."""
         plans = self.plans
         layers = sum(self.stages.spread(each[slot]) for each in self.table.layers)
         share = np.minimum(plans.offload_num_layers / np.maximum(layers, 1), 1.0)

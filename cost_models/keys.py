@@ -50,7 +50,7 @@ class UndeclaredField(AttributeError):
 
 
 class _OfTheKey:
-    """In place of a column that Plans compute: a view has it only if its key does."""
+    """Replaces a column that Plans compute: a view has it only if its key does."""
 
     def __get__(self, view: KeyView, owner: type) -> IntArray:
         raise AttributeError  # for __getattr__ to tell

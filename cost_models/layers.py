@@ -33,7 +33,7 @@ class LayerKind:
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        """In forward order."""
+        """The blocks in forward order."""
         mixed = (HyperConnection(),) if self.residual_streams > 1 else ()
         return tuple(
             block

@@ -160,12 +160,12 @@ class MatrixOptimizer:
 
     @cached_property
     def _layers(self) -> list[list[Pair]]:
-        """Of one layer of each kind."""
+        """The matrices of one layer of each kind."""
         return [list(self._pairs(kind.weights)) for kind in self._s.kinds]
 
     @cached_property
     def _ends(self) -> tuple[list[Pair], list[Pair]]:
-        """Before the first layer and after the last, by key."""
+        """The matrices before the first layer and after the last, by key."""
         model, g = self._s.model, self._g
         hidden, keys = float(model.hidden_size), g.state_plans
         predictions = Matrix(hidden, 2.0 * hidden, float(model.mtp_num_layers), False)

@@ -137,7 +137,7 @@ class StageMemory:
         return self.allocated_bytes + self.parts["fragmentation"]
 
     def peak_of(self, quantity: str) -> FloatArray:
-        """Of the fullest stage: `allocated`, `reserved` or `driver`."""
+        """The peak of the fullest stage: `allocated`, `reserved` or `driver`."""
         if quantity == "driver":
             return self.peak_bytes
         totals = self.allocated_bytes if quantity == "allocated" else self.reserved_bytes

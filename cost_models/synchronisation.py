@@ -69,7 +69,7 @@ class Sharded:
         self.word_tables = [g.state.spread(p.embedding) for p in (g.held, g.trained)]
 
     def layer_s(self, kind: int, block: dict[str, Array], recomputed_s: Array) -> Array:
-        """Of one layer whose backward pass begins with recomputed_s of forward kernels."""
+        """Seconds of one layer whose backward pass begins with recomputed_s of forward kernels."""
         if not self.used:
             return 0.0
         return self._exposed_s(
@@ -81,7 +81,7 @@ class Sharded:
         )
 
     def end_s(self, block: dict[str, Array]) -> Array:
-        """Of the embedding or the head."""
+        """Seconds of the embedding or the head."""
         if not self.used:
             return 0.0
         return self._exposed_s(
@@ -145,7 +145,7 @@ class _Wrapper:
         }
 
     def seconds(self, parameters: Array, otherwise: Array) -> Array:
-        """Of one block and micro-batch; otherwise: where nothing was measured."""
+        """Seconds of one block and micro-batch; otherwise: where nothing was measured."""
         total: Array = 0.0
         for part, often in self.often.items():
             unsharded, shards = (
@@ -161,7 +161,7 @@ class _Wrapper:
 
 @dataclass(frozen=True)
 class StepSeconds:
-    """Once per step: communication that shows, the optimizer's update, its offload."""
+    """What happens once per step: exposed communication, the optimizer's update, its offload."""
 
     data_parallel: Array
     tensor_parallel: Array

@@ -90,7 +90,7 @@ def _bytes(tier: int) -> Measure:
 
 
 def _mean_bytes(tier: int) -> Measure:
-    """In a chain, one member of each domain sends over its border, the others send inside."""
+    """Bytes per member of a chain: one of each domain sends over its border, the others inside."""
 
     def measure(fabric: Fabric, op: str, payload: Array, axis: Axis, _: float | None) -> Array:
         busiest = link_bytes(fabric, op, payload, axis)[tier]

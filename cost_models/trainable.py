@@ -391,7 +391,7 @@ def _part(block: Block, name: str) -> str:
 
 
 def _frozen(records: Iterable[tuple[Record, bool]]) -> dict[int, Gemm]:
-    """By the id of its record: each matrix product whose weights stay as they are."""
+    """The matrix products whose weights stay as they are, by the id of their record."""
     return {
         id(record): replace(record, trained=False)
         for record, trained in records

@@ -165,7 +165,7 @@ class _Read(dict[str, Any]):
         return super().get(key, default)
 
     def all_unread(self) -> set[str]:
-        """Also of the objects in it; a key that is no word of an entry is among them."""
+        """The unread keys of the object and of those in it, among them any that no entry has."""
         lists = (value if isinstance(value, list) else [value] for value in self.values())
         inner = (child for values in lists for child in values if isinstance(child, _Read))
         return self.unread.union(*(child.all_unread() for child in inner))

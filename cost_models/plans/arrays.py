@@ -134,7 +134,7 @@ class Plans:
         return self._mapped(lambda column: column if column.ndim == 0 else column[index])
 
     def _mapped(self, change: Callable[[IntArray], IntArray]) -> Plans:
-        """The same with every column changed."""
+        """The plans with every column changed."""
         sizes = self.seq_length, self.global_batch_size
         seq_length, batch = (None if column is None else change(column) for column in sizes)
         columns = {name: change(column) for name, column in self.columns()}
@@ -144,7 +144,7 @@ class Plans:
         )  # fmt: skip
 
     def in_steps(self, seq_lengths: Sequence[int], batches: Sequence[int]) -> Plans:
-        """The same in steps of these sizes, one for each plan."""
+        """The plans in steps of these sizes, one for each plan."""
         shape = () if self._is_scalar else (len(self),)
         sizes = (
             np.array(each, dtype=np.int64).reshape(shape)[()] for each in (seq_lengths, batches)

@@ -36,7 +36,7 @@ class Times:
         cls, stages: int, chunks: int, forward_s: float, input_gradient_s: float,
         weight_gradient_s: float,
     ) -> Times:  # fmt: skip
-        """The same times on every rank and chunk."""
+        """Equal times on every rank and chunk."""
         shape = (stages, chunks)
         return cls(
             np.full(shape, forward_s),

@@ -192,7 +192,7 @@ class TrainingSpec(Spec):
 
     @property
     def resident_optimizer_bytes(self) -> float:
-        """Those of optimizer_bytes_per_parameter that the driver never moves to the host."""
+        """The part of optimizer_bytes_per_parameter that the driver never moves to the host."""
         if OPTIMIZERS[self.optimizer].paged:
             return float(self.master_weight_bytes)
         return self.optimizer_bytes_per_parameter

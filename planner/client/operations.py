@@ -121,7 +121,7 @@ class Operations(Calls):
         return partial(self._called, name, known[name])
 
     def __dir__(self) -> list[str]:
-        """Beside what is written here, every operation."""
+        """The names written here, and every operation."""
         return [*super().__dir__(), *(name for name, _ in operations())]
 
     def _called(self, name: str, operation: Operation, *given: Any, **named: Any) -> Any:

@@ -176,7 +176,7 @@ def size(value: float) -> str:
 
 
 def overflow(memory: Memory) -> str:
-    """By how much the worst stage does not fit."""
+    """A sentence on how much the worst stage needs more than it has."""
     over = memory.peak_bytes - memory.capacity_bytes
     return (
         f"stage {memory.worst_stage} needs {gib(memory.peak_bytes)} GiB, the accelerator has "

@@ -49,7 +49,7 @@ class Problem(BaseModel):
     did_you_mean: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """Without the members that say nothing."""
+        """The problem as a document, without empty members."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
     def __str__(self) -> str:
@@ -68,11 +68,11 @@ class RequestError(ValueError):
         super().__init__("\n".join(map(str, self.problems)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For another process: the problems alone make it again."""
+        """How to make the error again in another process: from its problems."""
         return _unpickled, (type(self), self.problems)
 
     def under(self, pointer: str) -> RequestError:
-        """The same problems of a document that stands at a place in another one."""
+        """The problems of a document that stands at `pointer` in another one."""
         return RequestError(
             item.model_copy(update={"pointer": pointer + item.pointer}) for item in self.problems
         )

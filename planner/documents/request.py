@@ -114,7 +114,7 @@ class PlanRequest(Spec):
         return self.plan
 
     def for_framework(self, name: str | None) -> Self:
-        """The same request, bound to what a framework can run; None: to none."""
+        """The request bound to what a framework can run; None: to none."""
         search = self.search.model_copy(update={"framework": name})
         return self.model_copy(update={"search": search})
 

@@ -40,7 +40,7 @@ class SpaceTooLarge(ValueError):
         self.problems = (problem("/search", "space_too_large", detail),)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For another process."""
+        """How to make the error again in another process."""
         return type(self), self._given
 
 

@@ -73,7 +73,7 @@ class Dominance:
         return idle
 
     def _without_effect(self, plans: Plans) -> dict[str, BoolArray]:
-        """For each field with several values: the plans in which it has no effect."""
+        """The plans in which a field has no effect, for each field with several values."""
         without = {field: ~plans.reads(field) for field in COLLAPSED}
         without["dynamic_cp"] |= not self._axes.request.training.packs
         # 0 means a shard group of all ranks.

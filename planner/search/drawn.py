@@ -40,7 +40,7 @@ class Drawn:
         return Drawn(self.plans.with_columns(**columns), self.spaces, self.owner)
 
     def followed_by(self, other: Drawn) -> Drawn:
-        """These and others of the same spaces."""
+        """These plans, followed by others of the same spaces."""
         owner = np.concatenate([self.owner, other.owner])
         return Drawn(concatenate(self.plans, other.plans), self.spaces, owner)
 

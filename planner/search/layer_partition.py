@@ -113,7 +113,7 @@ def partition_layers(
 
 
 def _tables(layers: LayerLoads, stages: Stages, empty_ends: bool) -> list[FloatArray]:
-    """For each virtual stage, its seconds with layers i to j - 1; infinite where they do not fit.
+    """Seconds of each virtual stage with layers i to j - 1; infinite where they do not fit.
 
     Each virtual stage is held against the whole memory of its rank.  Equal stages share a table.
     """
@@ -147,7 +147,7 @@ def _shortest_longest(tables: Sequence[FloatArray]) -> float:
 def _least_squares_partition(
     tables: Sequence[FloatArray], bound_s: float, weights: FloatArray | None = None
 ) -> IntArray | None:
-    """Where virtual stages begin and end, by the least (weighted) sum of squared seconds.
+    """The ends of virtual stages by the least (weighted) sum of squared seconds.
 
     No virtual stage takes longer than bound_s.  None where nothing fits.
     """
@@ -225,7 +225,7 @@ def _best_partition(
 
 
 def _even_ends(layers: LayerLoads, stages: Stages) -> IntArray | None:
-    """Where equal virtual stages begin and end; None where some would be empty."""
+    """The ends of equal virtual stages; None where some would be empty."""
     count, every = len(layers.seconds), len(stages.owner)
     return np.concatenate([[0], np.cumsum(spread(count, every))]) if count >= every else None
 

@@ -57,7 +57,7 @@ class LayoutAxes:
 
     @cached_property
     def _balanced_layouts(self) -> dict[int, tuple[RoughLayout, ...]]:
-        """By pipeline size: layers balanced by FLOP, where no usual split is as even.
+        """Layouts balanced by FLOP, by pipeline size, where no usual split is as even.
 
         Where all layers are alike the usual splits are as even, if there are any.
         """

@@ -70,7 +70,7 @@ class Layouts:
 
     @cached_property
     def quickest(self) -> dict[str, IntArray]:
-        """For each group the schedule and the chunks per rank with which ranks wait least."""
+        """The schedule and the chunks per rank with which the ranks of each group wait least."""
         pps, inverse = np.unique(self._groups.pp, return_inverse=True)
         largest = np.ones(len(pps), dtype=np.int64)
         schedule = np.full(len(pps), code("schedule", "interleaved-1f1b"))

@@ -26,7 +26,7 @@ def memory_reasons(request: PlanRequest, report: PlanReport) -> list[Reason]:
 
 
 def memory_reason(report: PlanReport) -> Reason:
-    """By how much the worst stage of a plan overflows, and what fills it most."""
+    """The reason that the worst stage of a plan overflows: by how much, and what fills it most."""
     memory = report.memory
     stage = memory.stages[memory.worst_stage]
     left_out = ("fragmentation", "driver")

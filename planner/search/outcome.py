@@ -93,7 +93,7 @@ class Keeper:
 
     @property
     def score(self) -> float:
-        """Of the best plan so far."""
+        """The score of the best plan so far."""
         return self._best[0][0][0] if self._best else np.inf
 
     def bound(self) -> float:

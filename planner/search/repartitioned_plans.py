@@ -54,7 +54,7 @@ class ShortList:
 def repartitioned_plans(
     model: CostModel, lists: Sequence[ShortList], room: Room
 ) -> list[list[ParallelPlan]]:
-    """Of each list, plans whose layers are partitioned so that a step takes less time.
+    """The plans of each list with layers partitioned so that a step takes less time.
 
     Each one found lowers the time to beat.  The time and memory of a partition are derived from
     those of its plan here, so the caller must price it.  Stages of two directions hold their layers
@@ -123,7 +123,7 @@ def _of_short_list(
     amounts: LayerAmounts,
     room: Room,
 ) -> Iterator[ParallelPlan]:
-    """The same of one list; rows: its plans, the step time of each, its column of the amounts."""
+    """Repartitioned plans of one list; rows: its plans, step times, columns of the amounts."""
     for plan, seconds, column in rows:
         share = worth_s / seconds if np.isfinite(worth_s) else 1.0
         for other, other_share in _repartitioned(model, plan, amounts, column, share, room):

@@ -64,7 +64,7 @@ def best_of_each(
 def best_on_each(
     questions: Sequence[Question], sizes: Sequence[int], within: float, best_s: FloatArray
 ) -> list[list[Outcome]]:
-    """The same of each space on clusters of several sizes, without counts and nearest misses.
+    """As `best_of_each`, on clusters of several sizes, without counts and nearest misses.
 
     questions: on the largest cluster, of requests that are `priced_together`.  sizes: numbers of
     accelerators, ascending, of clusters that differ in nodes only.  best_s: by size.  Raises
@@ -134,7 +134,7 @@ class _Together:
         return [[self._outcome(entry, cell) for cell in entry.cells] for entry in self._searches]
 
     def _refine_all(self) -> None:
-        """Of each size the best space first: what is found of it bounds the others."""
+        """Refine the spaces of each size, the best first: its result bounds the others."""
         by_size = list(zip(*(entry.cells for entry in self._searches), strict=True))
         best = [min(cells, key=lambda cell: cell.keep.score) for cells in by_size]
         others = [cell for cells in by_size for cell in cells if cell not in best]
@@ -216,7 +216,7 @@ class _Together:
         return min(float(self._best_s[size]), *scores)
 
     def _most_s(self, entry: _SpaceSearch) -> FloatArray:
-        """By size, the step time above which no plan of a space is of interest."""
+        """The step time above which no plan of a space is of interest, by size."""
         bounds = [
             min(cell.keep.bound(), self._within * self._best(cell.size)) for cell in entry.cells
         ]

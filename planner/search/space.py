@@ -270,7 +270,7 @@ class Space:
         first: int,
         most_s: Callable[[], FloatArray],
     ) -> Iterator[Plans]:
-        """The same of partial plans with a row each, whose least time is low enough."""
+        """The layouts of partial plans with a row each, whose least time is low enough."""
         per_row = layouts.counts[partial.group]
         index = place_among(self.sizes, self.groups)[partial.group]
         rows = np.flatnonzero(per_row)

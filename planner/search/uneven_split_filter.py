@@ -35,7 +35,7 @@ class UnevenSplitFilter:
         np.minimum.at(self._least_s, (place_among(self._sizes, plans), index), seconds)
 
     def promising(self) -> BoolArray:
-        """By group: whether its best uneven split may be as fast as the best plan of its size.
+        """Whether the best uneven split of each group may be as fast as the best plan of its size.
 
         True also for degrees with which no plan has fitted yet.
         """

@@ -162,7 +162,7 @@ def cluster_for(run: Run) -> ReadValue:
 def _accelerators_of_a_node(
     run: Run, entry: AcceleratorEntry, ranks: int, counted: bool, assumptions: list[str]
 ) -> int:
-    """Of as many the row speaks, or the catalog; counted: whether ranks are no whole devices."""
+    """Accelerators of a node; counted: whether ranks are parts of devices."""
     typical, stated = entry.node.accelerators, run.integer("gpus_per_node")
     if not stated:
         assumptions.append(f"{typical} accelerators per node: not stated, typical")

@@ -72,7 +72,7 @@ def degrees_of(
 
 
 def _remarks(run: Run, model: ModelSpec, alone: Mapping[str, Any]) -> Iterator[str]:
-    """Where the only arrangement is not what the row prints, or splits unevenly."""
+    """Notes where the only arrangement is not what the row prints, or splits unevenly."""
     if run.integer("dp") not in (None, 0, alone["dp"]):
         yield f"dp {alone['dp']} = accelerators / (tp cp pp); the row prints {run['dp']}"
     if model.num_attention_heads % alone["tp"]:

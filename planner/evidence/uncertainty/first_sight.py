@@ -72,7 +72,7 @@ class Prior:
 
     @cached_property
     def variances(self) -> Array:
-        """Of the linear errors; shape (LINEAR,)."""
+        """Variances of the linear errors; shape (LINEAR,)."""
         return np.square([self.linear[name] for name in LINEAR])
 
     @cached_property
@@ -108,7 +108,7 @@ def linear(shares: Array, seconds: Array | float, accelerators: int, hidden_size
 
 
 def linear_of(of: ErrorFeatures) -> Array:
-    """The same of one estimate; shape (LINEAR,)."""
+    """The regressors of one estimate; shape (LINEAR,)."""
     return linear(np.array(of.shares), of.seconds, of.accelerators, of.hidden_size)
 
 

@@ -58,7 +58,7 @@ class GenerationBelief:
 
     @property
     def factor(self) -> float:
-        """By how much the modelled time is multiplied."""
+        """The factor by which the modelled time is multiplied."""
         return exp(self.mean)
 
     @property

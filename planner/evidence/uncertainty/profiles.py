@@ -18,7 +18,7 @@ MOST_BYTES = 16 * 2**20  # of a calibration's file
 
 
 def folder() -> Path:
-    """Where calibrations lie, one file each."""
+    """The folder of calibrations, one file each."""
     return data_folder("profiles")
 
 

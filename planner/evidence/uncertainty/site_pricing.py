@@ -48,7 +48,7 @@ QUANTITIES = {"max allocated": "allocated", "max reserved": "reserved", "in use"
 def cost_model(
     request: PlanRequest, site: Site | None, profile: EfficiencyProfile | None = None
 ) -> CostModel:
-    """Of a request at a site, or anywhere; profile: in place of the request's or the site's own."""
+    """The cost model of a request, at a site if one is given."""
     if profile is None and request.profile:
         profile = profiles.find(request.profile)
     elif profile is None and site is not None:
@@ -69,7 +69,7 @@ def _cached_model(
 
 
 def price(request: PlanRequest, site: Site) -> Price:
-    """Of a request's plan at a site, without its runs.  Raises ValueError."""
+    """The estimate of a request's plan at a site, without its runs.  Raises ValueError."""
     plan = request.named_plan
     estimates = cost_model(request, site.unlearned).evaluate(Plans.from_rows([plan]))
     seconds = float(estimates.iteration_time_s[0])

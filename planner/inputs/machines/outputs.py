@@ -50,7 +50,7 @@ def read_output(text: str) -> Output | None:
 
 
 def _merged_nodes(program: str, groups: list[Nodes]) -> Output | None:
-    """The same nodes counted together, the most accelerators first."""
+    """Equal nodes counted together, those with the most accelerators first."""
     counts: Counter[Nodes] = Counter()
     for g in groups:
         counts[Nodes(**{**g.__dict__, "nodes": None})] += g.nodes or 1

@@ -92,7 +92,7 @@ def intervals(run: SeenRun) -> list[tuple[float, float]]:
 
 
 def shots(runs: Iterable[SeenRun], counts: Sequence[int]) -> dict[str, Shots]:
-    """By K: how far off the other rows of a source are once K rows of it were seen.
+    """The errors of the other rows of a source once K rows of it were seen, by K.
 
     As for a site (planner/learning/sites), rows are taken over what is answered without them.
     counts: each K.  Sources with fewer than two rows beside the largest K are left out, so that

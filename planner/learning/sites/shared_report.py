@@ -68,5 +68,5 @@ def _plan(plan: ParallelPlan) -> dict[str, object]:
 
 
 def _rounded(value: float | None, digits: int = 4) -> float:
-    """To so many digits: enough to score, too few to find a log by; 0 for None."""
+    """The value to so many digits: enough to score, too few to find a log by; 0 for None."""
     return 0.0 if value is None else float(f"{value:.{digits - 1}e}")

@@ -123,7 +123,7 @@ def glyph(letter: str, console: Console) -> str:
 
 
 def _plain(console: Console) -> bool:
-    """Without colours, of which NO_COLOR leaves bold and dim."""
+    """Whether there are no colours; NO_COLOR leaves bold and dim."""
     return console.color_system is None or console.no_color
 
 

@@ -27,7 +27,7 @@ _TERMS = {
 
 
 def dryrun_screen(report: DryRunReport) -> Iterator[RenderableType]:
-    """For each set of equal ranks: traced and estimated terms, differences, largest tensors."""
+    """Traced and estimated terms, differences and largest tensors of each set of equal ranks."""
     plan = ParallelPlan.model_validate(report.plan).model_dump()
     yield Flow([Text("Dry run", "bold"), *plan_words(plan)], " · ", indent=2)
     for change in report.changes:

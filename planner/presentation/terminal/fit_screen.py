@@ -119,7 +119,7 @@ def _cell_text(cell: Cell, text: Callable[[Cell], str], style: str, first: bool)
 
 
 def _what_would_help(answer: FitAnswer) -> Iterator[RenderableType]:
-    """For each method that fits at no length: why it is not run, or what would help."""
+    """Lines on methods that fit at no length: why they are not run, or what would help."""
     for row in answer.rows:
         if row.reason:
             yield prose(f"{row.title}: {row.reason}", 0, 2)
@@ -145,7 +145,7 @@ def _set(name: str, value: Any) -> str:
 
 
 def fit_commands(answer: FitAnswer) -> Iterator[tuple[str, str]]:
-    """For each method a title and the command at the longest length tried that fits."""
+    """A title for each method, and its command at the longest length tried that fits."""
     for row in answer.rows:
         if cell := next((cell for cell in row.cells[::-1] if cell.command), None):
             title = f"{row.title}, {cell.seq_length:,} tokens, by {row.trainer_title}"

@@ -171,7 +171,7 @@ def _gap_text(launch: Launch, by_memory: bool) -> str:
 
 
 def _rank_order(orders: Sequence[RankOrder], used: str) -> list[RenderableType]:
-    """Where another order of the ranks is faster, or the plan's own is not the usual one."""
+    """A line where another order of the ranks is faster, or the plan's own is not the usual one."""
     if not orders or orders[0].rank_order == ParallelPlan().rank_order:
         return []
     best, other = orders[0], orders[-1]

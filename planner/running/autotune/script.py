@@ -37,7 +37,7 @@ def bundle_of(
 
 
 def write_once(bundle: Bundle, folder: Path) -> tuple[str, ...]:
-    """Where the files are: those of a run that was proposed before stay as they are."""
+    """Write a run's files; those of a run that was proposed before stay as they are."""
     if folder.is_dir() and all((folder / name).is_file() for name in bundle.files):
         return tuple(str(folder / name) for name in bundle.files)
     return tuple(map(str, write_files(bundle.files, folder)))

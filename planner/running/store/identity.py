@@ -74,7 +74,7 @@ def _notes() -> dict[str, str]:
 
 
 def _address(url: sa.URL) -> str:
-    """Where a database is, without who asks and the password."""
+    """The address of a database, without user and password."""
     host = url.host or url.query.get("host", "")
     port = url.port or url.query.get("port", 5432)
     return f"{host}:{port}/{url.database}"

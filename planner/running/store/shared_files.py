@@ -41,7 +41,7 @@ class Version:
 
     @property
     def digest(self) -> str:
-        """Of the content; empty where there is none."""
+        """The digest of the content; empty where there is none."""
         return hashlib.sha256(self.content.encode()).hexdigest() if self.content else ""
 
 
