@@ -77,8 +77,8 @@ async def _read_json(request: Request, longest: int) -> Any:
     try:
         return parse_json(bytes(body), longest)
     except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise HTTPException(400, f"the body is not JSON: {error.msg} ({where})") from None
+        position = f"line {error.lineno}, column {error.colno}"
+        raise HTTPException(400, f"the body is not JSON: {error.msg} ({position})") from None
     except UnicodeDecodeError:
         raise HTTPException(400, "the body is not UTF-8 text") from None
 

@@ -75,8 +75,8 @@ class RequestLog:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = message.setdefault("headers", [])
-                there = {name for name, _ in headers}
-                headers += [header for header in _RAW_HEADERS if header[0] not in there]
+                names_sent = {name for name, _ in headers}
+                headers += [header for header in _RAW_HEADERS if header[0] not in names_sent]
                 headers.append((b"x-request-id", call.encode()))
                 if spent := scope["state"].get("spent"):
                     headers.append((b"planner-spent", f"{spent.bound}={spent.allowed:g}".encode()))

@@ -64,7 +64,7 @@ def estimates(requests: Sequence[EstimateRequest]) -> list[tuple[str, Any]]:
     Those that differ in nothing but the plan and the size of a step are priced together.
     """
     results: list[tuple[str, Any]] = [("", None)] * len(requests)
-    together: dict[Shared, list[tuple[int, str, PlanRequest]]] = {}
+    by_shared: dict[Shared, list[tuple[int, str, PlanRequest]]] = {}
     for i, entry in enumerate(requests):
         try:
             request = parse_request(entry.document, need_plan=True)
@@ -77,8 +77,8 @@ def estimates(requests: Sequence[EstimateRequest]) -> list[tuple[str, Any]]:
         elif content := _kept.get(id):
             results[i] = "answer", (id, chosen(content, entry.fields))
         else:
-            together.setdefault(shared(request), []).append((i, id, request))
-    groups = list(together.values())
+            by_shared.setdefault(shared(request), []).append((i, id, request))
+    groups = list(by_shared.values())
     while groups:
         group = groups.pop()
         try:

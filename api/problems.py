@@ -102,12 +102,12 @@ def _detail_of(detail: Mapping[str, Any]) -> str:
 
 
 async def _unavailable(request: Request, error: Exception) -> JSONResponse:
-    again = {"Retry-After": str(RETRY_AFTER_S)}
+    headers = {"Retry-After": str(RETRY_AFTER_S)}
     # Which machine it is, and why, is for whoever runs the service.
     request.app.state.metrics.store_errors.inc()
     _log.warning("the store is not available: %s", error)
     detail = "the database does not answer, or cannot be written"
-    return refuse(request, Refused("unavailable", detail, again))
+    return refuse(request, Refused("unavailable", detail, headers))
 
 
 async def _over_budget(request: Request, error: Exception) -> JSONResponse:

@@ -140,11 +140,11 @@ class Collectives:
         enters = self._chunked(enter, sum_of(t.forward_s for t in into))
         forward = enters + self._chunked(scatter, sum_of(t.forward_s for t in out), gathers=False)
         inputs_s = sum_of(t.backward_s - t.weight_gradient_s for t in out)
-        again = self._overlapped(enter, under) * (1.0 - d.runtime.keeps_gathered_input)
-        again = again * any(kernel.trained for kernel in pair.columns)
+        regather = self._overlapped(enter, under) * (1.0 - d.runtime.keeps_gathered_input)
+        regather = regather * any(kernel.trained for kernel in pair.columns)
         before_s = sum_of(t.backward_s for t in into) - weights_s
         leaves = self._chunked(leave, before_s, gathers=False)
-        backward = self._chunked(gather, inputs_s) + self._overlapped(leaves, under) + again
+        backward = self._chunked(gather, inputs_s) + self._overlapped(leaves, under) + regather
         summed, shards = self._all_reduced, self._sequence_parallel
         forward = np.where(shards, forward, summed)
         gathered = np.where(shards, enters, 0.0)

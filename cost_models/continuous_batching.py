@@ -116,9 +116,9 @@ def most_running(cache_bytes: float, held_bytes: FloatArray, survival: FloatArra
 
     held_bytes, survival: of a response, by its tokens so far.
     """
-    together = float(np.max(held_bytes * survival))
+    in_step = float(np.max(held_bytes * survival))
     steady = float(np.sum(held_bytes * survival) / np.sum(survival))
-    return cache_bytes / max(together, steady, 1.0)
+    return cache_bytes / max(in_step, steady, 1.0)
 
 
 @dataclass(frozen=True)

@@ -98,10 +98,10 @@ def by_sample(s: CostContext, keys: KeyView, packed: MicroBatchSeconds) -> Micro
     for length, share in samples:
         ranks = ranks_of(length, float(training.seq_length), cp)
         view = keys.changed(rows, cp=np.asarray(ranks, dtype=np.int64))
-        alone = training.model_copy(update={"seq_length": length, "sample_lengths": ()})
+        sample = training.model_copy(update={"seq_length": length, "sample_lengths": ()})
         weights.append(training.seq_length / cp * ranks * share / tokens)
         priced.append(
-            micro_batch_seconds(s.model, s.machine, micro_batch(s.model, alone, view), view)
+            micro_batch_seconds(s.model, s.machine, micro_batch(s.model, sample, view), view)
         )
 
     def mixed(value: Any, others: list[Any]) -> Any:

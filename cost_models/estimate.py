@@ -91,10 +91,10 @@ class Estimates:
         # By kind of layer, then of the two ends: forward, weight gradient, and all of it.
         parts = np.array([seconds(b) for b in (*times.layers, times.embedding, times.head)])
         whole = np.array([*map(at, times.whole_s), first, last * (1 + self.model.mtp_num_layers)])
-        again = np.array([at(seconds) for seconds in times.again_s])
+        recompute_s = np.array([at(seconds) for seconds in times.again_s])
         held = np.vstack([virtual.layers, virtual.first, virtual.last])
         ahead, gradient = parts.T @ held
-        total = whole @ held + again @ virtual.recomputed
+        total = whole @ held + recompute_s @ virtual.recomputed
 
         # The chunks of a rank are its virtual stages in forward order.
         spots = np.argsort(virtual.owner, kind="stable")
@@ -190,8 +190,8 @@ class CostModel:
         s = self.context
         g = gather(s, Plans.from_rows([plan]))
         times = BlockTimes(s, g, data_parallel(s, g))
-        again = times.again_s[0] if plan.recompute == "full" else 0.0
-        return float(np.max(times.whole_s[0] + again))
+        recompute_s = times.again_s[0] if plan.recompute == "full" else 0.0
+        return float(np.max(times.whole_s[0] + recompute_s))
 
     def least_bytes(self, plans: Plans) -> FloatArray:
         """A lower bound on the bytes of the fullest rank, over all layouts of layers on stages.

@@ -312,11 +312,11 @@ def _peak_fractions(kernel: Gemm, machine: Machine, d: Dims) -> tuple[Array, ...
     if not kernel.grouped:
         return of_peak
     plainly = np.asarray(d.runtime.calls_one_expert_plainly) > 0
-    alone = (np.asarray(kernel.groups) == 1.0) & plainly
+    ungrouped = (np.asarray(kernel.groups) == 1.0) & plainly
     shares = machine.profile.grouped_gemm
     forward = of_peak[0]
     return tuple(
-        np.where(alone, plain, share * forward)
+        np.where(ungrouped, plain, share * forward)
         for plain, share in zip(of_peak, shares, strict=True)
     )
 
@@ -333,6 +333,6 @@ def _cast_bytes(kernel: Gemm, machine: Machine, d: Dims) -> tuple[Array, Array]:
     inputs = kernel.m * kernel.k * kernel.groups * (shard if kernel.gathered_input else 1.0)
     gradients = kernel.m * kernel.n * kernel.groups * (shard if kernel.scattered_output else 1.0)
     r, fused = d.runtime, 2.0 * d.compiled
-    again = r.recast_bytes * inputs * kernel.trained
-    backward = (r.cast_backward_bytes - fused) * gradients + again
+    recast = r.recast_bytes * inputs * kernel.trained
+    backward = (r.cast_backward_bytes - fused) * gradients + recast
     return (r.cast_forward_bytes - fused) * inputs, backward

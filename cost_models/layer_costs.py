@@ -113,7 +113,7 @@ class _Priced:
         """One layer."""
         d, full = self._d, self._full
         times = kernel_times(records, self._machine, d)
-        again = sum_of(t.forward_s * _recomputed_share(k, d) for k, t in times.items())
+        selective_s = sum_of(t.forward_s * _recomputed_share(k, d) for k, t in times.items())
         tp, cp, sent = self._network.of(records, times)
         forward, backward = self._passes(records, times, tp + cp, in_layer=True)
         ep, hides = self._network.expert_parallel(sent, forward + backward)
@@ -123,7 +123,7 @@ class _Priced:
             backward_s=full(backward),
             weight_gradient_s=full(np.minimum(_weights(times), backward)),
             forward_comm_s=full(comm.forward_s),
-            recompute_s=full(again + comm.recompute_s),
+            recompute_s=full(selective_s + comm.recompute_s),
             full_recompute_s=full(forward + comm.forward_s - self._unread_s(times)),
             tp_s=full(tp.both_s),
             cp_s=full(cp.both_s),

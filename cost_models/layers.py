@@ -147,10 +147,10 @@ def _layers(
 ) -> Layers:
     """The layers of a pattern, their kinds named by their blocks but for a mixer that all have."""
     index = {layer: i for i, layer in enumerate(dict.fromkeys((*pattern, *predicted)))}
-    several = len({block for layer in index for block in layer if isinstance(block, Mixer)}) > 1
+    mixed = len({block for layer in index for block in layer if isinstance(block, Mixer)}) > 1
 
     def labelled(layer: tuple[Sublayer, ...]) -> tuple[Sublayer, ...]:
-        return tuple(b for b in layer if several or not isinstance(b, Mixer)) or layer
+        return tuple(b for b in layer if mixed or not isinstance(b, Mixer)) or layer
 
     def name(layer: tuple[Sublayer, ...]) -> str:
         return " ".join(filter(None, (b.label for b in labelled(layer)))) or "empty"

@@ -178,8 +178,8 @@ def send_s(fabric: Fabric, payload_bytes: Array, axis: Axis) -> Array:
     """Seconds of one message to the next member of a group, over the group's slowest hop."""
     size = np.asarray(axis.size)
     first = fabric.tiers[0]
-    alone = _links(first, "send", size) if first.topology in TORUS_AXES else 1.0
-    link = np.full(size.shape, first.bandwidth_bytes_per_s * alone)
+    links = _links(first, "send", size) if first.topology in TORUS_AXES else 1.0
+    link = np.full(size.shape, first.bandwidth_bytes_per_s * links)
     latency = np.full(size.shape, fabric.tiers[0].latency_s)
     for hop in crossings(fabric, axis):
         link = np.where(hop.used, hop.link_bytes_per_s, link)
@@ -283,13 +283,13 @@ def _domain_s(fabric: Fabric, op: str, payload: Array, ranks: Array) -> tuple[Ar
     """
     tier, profile = fabric.tiers[0], fabric.profile
     grid = fabric.grids.get(op)
-    alone = ranks <= 1
+    single = ranks <= 1
     if grid is None:
         links = _links(tier, op, ranks)
         bus = np.maximum(tier.bandwidth_bytes_per_s * profile.domain_fraction * links, 1.0)
         latency = np.log2(np.maximum(ranks, 1.0)) * _BUS_PASSES[op] * tier.latency_s
         seconds = ring_s(payload, bus_factor(_BUS_PASSES[op], ranks), bus, latency)
-        return np.where(alone, 0.0, seconds), np.where(alone, 0.0, latency)
+        return np.where(single, 0.0, seconds), np.where(single, 0.0, latency)
     log_ranks = np.log2(ranks)
     log_bytes = np.log2(np.maximum(payload, 1.0))
     row = np.interp(log_ranks, grid.log_ranks, np.arange(len(grid.log_ranks)))
@@ -311,4 +311,4 @@ def _domain_s(fabric: Fabric, op: str, payload: Array, ranks: Array) -> tuple[Ar
     wider = bus_factor(1.0, beyond) / bus_factor(1.0, largest)
     steps = (beyond - largest) * (0.0 if op == "all_reduce" else _RING_STEP_S)
     seconds = floor + (seconds - floor) * fabric.link_scale * wider + steps
-    return np.where(alone, 0.0, seconds), np.where(alone, 0.0, floor + steps)
+    return np.where(single, 0.0, seconds), np.where(single, 0.0, floor + steps)

@@ -61,9 +61,9 @@ def middle_layers(num_layers: int, plans: Plans) -> tuple[IntArray, NDArray[np.b
     first, last = plans.first_stage_layers, plans.last_stage_layers
     rest = num_layers - first - last
     count = plans.pp - (first > 0) - (last > 0)
-    some = np.maximum(count, 1)
-    share = rest // some
-    divides = np.where(count > 0, (rest % some == 0) & (share >= 1), rest == 0)
+    at_least_one = np.maximum(count, 1)
+    share = rest // at_least_one
+    divides = np.where(count > 0, (rest % at_least_one == 0) & (share >= 1), rest == 0)
     ends = np.maximum(np.where(first > 0, first, share), np.where(last > 0, last, share))
     return np.where(plans.pp == 2, ends, share), divides & (rest >= 0)
 

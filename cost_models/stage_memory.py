@@ -197,10 +197,10 @@ def _stages(g: KeyedPlans) -> Iterator[_StageSet]:
     layout = np.broadcast_to(inverse, (len(g.plans),))
     for stage, slots in enumerate(g.table.slot_of):
         stage_slots = slots[layout] if isinstance(plans, slice) else slots[layout[plans]]
-        here = stage_slots >= 0
-        if not here.all():
-            plans = np.flatnonzero(here) if isinstance(plans, slice) else plans[here]
-            stage_slots = stage_slots[here]
+        has_slot = stage_slots >= 0
+        if not has_slot.all():
+            plans = np.flatnonzero(has_slot) if isinstance(plans, slice) else plans[has_slot]
+            stage_slots = stage_slots[has_slot]
         for slot in range(stage_slots.min(), stage_slots.max() + 1):
             in_slot = stage_slots == slot
             if in_slot.all():
@@ -241,8 +241,8 @@ class _StepAmounts:
         self.messages = 2.0 * message * (1.0 + r.buffers_every_message * (g.micro_batches - 1.0))
         self.sent = message * r.keeps_sent_outputs if np.any(r.keeps_sent_outputs) else None
         # Those of replicas stay in buckets; sharded ones are reduced by layer, the head's first.
-        alone = (g.micro_batches == 1) & (plans.dp * plans.cp == 1) & (plans.pp == 1)
-        self.gradients_absent = r.frees_gradients * alone
+        unshared = (g.micro_batches == 1) & (plans.dp * plans.cp == 1) & (plans.pp == 1)
+        self.gradients_absent = r.frees_gradients * unshared
         self.driver = overheads.driver_bytes(plans)
         self.share = overheads.fragmentation_share(r.expandable_segments)
         self.few_gaps = r.gaps_of_logits
@@ -276,17 +276,17 @@ class _Slot:
         self._inside: Array = 0.0
         largest: Array = 0.0
         layer_count: Array = 0.0
-        again: Array = 0.0
+        recomputed: Array = 0.0
         for k, each in enumerate(step.saved):
             layers = at_stage(table.layers[k][slot])
             redone = at_stage(table.recomputed[k][slot])
             inputs = at_stage(table.inputs[k][slot])
-            layer_count, again = layer_count + layers, again + redone
+            layer_count, recomputed = layer_count + layers, recomputed + redone
             self._saved = self._saved + (layers - redone) * each + inputs * step.layer_input
             inside = np.where(redone > 0, step.again[k], 0.0) + step.inside[k]
             self._inside = np.maximum(self._inside, np.where(layers > 0, inside, 0.0))
             largest = np.maximum(largest, np.where(layers > redone, each, step.layer_input))
-        self._recomputed = again / np.maximum(layer_count, 1.0)
+        self._recomputed = recomputed / np.maximum(layer_count, 1.0)
         self._offloaded: Array | None = None
         if np.any(step.offloads):
             self._offloaded = g.offloaded_share(slot)
@@ -307,24 +307,24 @@ class _Slot:
     def parts(self, stages: _StageSet) -> tuple[dict[str, Array], Array]:
         """MEMORY_PARTS of some plans' stages, and what of them is returned where room is short."""
         of, in_flight = self._of, stages.in_flight
-        some = _ALL if stages.plans is self._rows else stages.plans
+        rows = _ALL if stages.plans is self._rows else stages.plans
 
         def at(value: Array) -> Array:
-            return rows_of(value, some)
+            return rows_of(value, rows)
 
         states = {
             "weights": at(self._weights) * stages.weight_copies,
             "gradients": at(self._gradients),
             "optimizer": at(self._optimizer),
         }
-        resident = self._resident(stages, some)
+        resident = self._resident(stages, rows)
         widest = at(self._inside)
         table: Array = 0.0
         if self._is_first:
             table = at(self._table)
             # Of its layers nothing is left when the gradient of the word table appears.
             widest = np.maximum(widest, table - np.minimum(at(self._saved), resident))
-        logits, working = self._at_loss(stages, some, widest)
+        logits, working = self._at_loss(stages, rows, widest)
         working = working + at(of.workspace)
         communication = at(self._communication)
         if of.sent is not None:
@@ -335,11 +335,11 @@ class _Slot:
             buckets = np.maximum(buckets, at(self._forward_casts) - working)
         step, absent = at(self._step), at(of.gradients_absent)
         if np.any(absent):
-            gradients, there = states["gradients"], 1.0 - absent
+            gradients, present = states["gradients"], 1.0 - absent
             coming = gradients + np.maximum(buckets, step)
             coming = coming - (resident + logits + working + communication)
-            states["gradients"] = gradients * there + absent * np.maximum(coming, 0.0)
-            buckets, step = buckets * there, step * there
+            states["gradients"] = gradients * present + absent * np.maximum(coming, 0.0)
+            buckets, step = buckets * present, step * present
         communication = communication + buckets
         transient = resident + logits + working + communication
         over = np.maximum(step - transient, 0.0) if np.any(step) else 0.0
@@ -365,20 +365,20 @@ class _Slot:
             "driver": driver,
         }, spare
 
-    def _resident(self, stages: _StageSet, some: Rows) -> Array:
+    def _resident(self, stages: _StageSet, rows: Rows) -> Array:
         """Saved tensors on the device: what is in flight, less what is offloaded.
 
         Transformer Engine offloads the first layers, and reloads one where a layer after them is
         done: no more is there than what all other layers save (cpu_offload.py,
         DefaultOffloadSynchronizer).
         """
-        resident: Array = stages.in_flight * rows_of(self._saved, some)
+        resident: Array = stages.in_flight * rows_of(self._saved, rows)
         if self._offloaded is None:
             return resident
-        others = resident * (1.0 - rows_of(self._offloaded, some))
-        return np.maximum(others, np.minimum(resident, rows_of(self._most_resident, some)))
+        others = resident * (1.0 - rows_of(self._offloaded, rows))
+        return np.maximum(others, np.minimum(resident, rows_of(self._most_resident, rows)))
 
-    def _at_loss(self, stages: _StageSet, some: Rows, widest: Array) -> tuple[Array, Array]:
+    def _at_loss(self, stages: _StageSet, rows: Rows, widest: Array) -> tuple[Array, Array]:
         """Logits and working memory at the fuller moment: the loss, or a layer's backward.
 
         widest: the working memory of layers.
@@ -386,15 +386,15 @@ class _Slot:
         of, in_flight = self._of, stages.in_flight
         logits: Array = 0.0
         if self._is_first:
-            logits = in_flight * rows_of(self._first * of.embedding, some)
+            logits = in_flight * rows_of(self._first * of.embedding, rows)
         if not self._is_last:
             return logits, widest
         # All losses but the one whose backward has begun wait for theirs.
         last, losses, head = (
-            rows_of(value, some) for value in (self._last, of.losses, of.head_saved)
+            rows_of(value, rows) for value in (self._last, of.losses, of.head_saved)
         )
         waiting = logits + (losses - 1.0) * last * head
-        head_working = np.where(last > 0, rows_of(of.head_working, some), 0.0)
+        head_working = np.where(last > 0, rows_of(of.head_working, rows), 0.0)
         all_losses = logits + losses * last * head
         at_loss = all_losses + head_working > waiting + widest
         return np.where(at_loss, all_losses, waiting), np.where(at_loss, head_working, widest)

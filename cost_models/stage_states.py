@@ -117,8 +117,8 @@ def _flat_frozen_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
 
 def offloaded_shards(g: KeyedPlans) -> Array:
     """1 where the shards of weights and gradients are in host memory."""
-    there: Array = g.runtime.offloads_shards * g.plans.offload_optimizer * (g.plans.zero_stage == 3)
-    return there
+    share: Array = g.runtime.offloads_shards * g.plans.offload_optimizer * (g.plans.zero_stage == 3)
+    return share
 
 
 def paged_bytes(s: CostContext, g: KeyedPlans) -> Array:
@@ -183,10 +183,10 @@ def placeholder_bytes(g: KeyedPlans, slot: int) -> Array:
     if not np.any(placeholders):
         return 0.0
     at_stage, at_state = g.stages.spread, g.state.spread
-    there = [at_stage(layers[slot]) for layers in g.table.layers]
+    counts = [at_stage(layers[slot]) for layers in g.table.layers]
     total: Array = (at_stage(g.table.last[slot]) > 0) * at_state(g.trained.word_table)
     for kinds, parameters in g.trained.placeholders.items():
-        total = total + (sum_of(there[k] for k in kinds) > 0) * at_state(parameters)
+        total = total + (sum_of(counts[k] for k in kinds) > 0) * at_state(parameters)
     return total * overheads.WEIGHT_BYTES * placeholders
 
 
@@ -237,8 +237,8 @@ def _cast_by_autocast(s: CostContext, g: KeyedPlans, slot: int, masters: Array) 
     full = g.plans.recompute == code("recompute", "full")
     layer = _gathered_layer(g, g.trained, g.trained_layer_parameters)
     last = g.stages.spread(g.table.last[slot]) > 0
-    again: Array = layer + last * g.state.spread(g.trained.word_table)
-    return np.where(full, np.minimum(again, masters), masters)
+    cast: Array = layer + last * g.state.spread(g.trained.word_table)
+    return np.where(full, np.minimum(cast, masters), masters)
 
 
 def forward_cast_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
@@ -287,9 +287,9 @@ def _gathered_layer(g: KeyedPlans, parameters: HeldParameters, layers: LayerPara
 
 def _gathered_at_once(g: KeyedPlans, layer: Array) -> Array:
     """Parameters in use of a gathered layer, or of its widest matrix."""
-    together = np.asarray(g.runtime.gathers_experts_together) > 0
+    experts_together = np.asarray(g.runtime.gathers_experts_together) > 0
     matrix = np.where(
-        together, g.state.spread(g.held.widest_together), g.state.spread(g.held.widest)
+        experts_together, g.state.spread(g.held.widest_together), g.state.spread(g.held.widest)
     )
     widest = np.minimum(layer, matrix)
     used: Array = np.where(np.asarray(g.runtime.gathers_by_matrix) > 0, widest, layer)

@@ -56,11 +56,11 @@ class BlockTimes:
         self.exposed_s = [sharded.layer_s(k, times, 0.0) for k, times in enumerate(self.layers)]
         self.exposed_ends_s = sharded.end_s(self.embedding), sharded.end_s(self.head)
         # A recomputed layer runs one more forward pass, which hides more communication.
-        again = [at_layer(layer.full_recompute_s) for layer in micro.layers]
+        recompute_s = [at_layer(layer.full_recompute_s) for layer in micro.layers]
         self.again_s = [
             more + sharded.layer_s(k, times, more) - exposed
             for k, (times, more, exposed) in enumerate(
-                zip(self.layers, again, self.exposed_s, strict=True)
+                zip(self.layers, recompute_s, self.exposed_s, strict=True)
             )
         ]
         self.whole_s = [
@@ -174,8 +174,8 @@ class _BusiestStage:
         """Per-layout (slots, layouts) values at each plan's busiest stage."""
         stages = self._g.stages
         if len(values) == 1:
-            alone: Array = stages.spread(values[0])
-            return alone
+            only: Array = stages.spread(values[0])
+            return only
         layout = np.zeros((), dtype=np.int64) if stages.inverse is None else stages.inverse
         return values[self._slot, layout]
 
@@ -226,8 +226,8 @@ def alone_micro_batches(plans: Plans, micro_batches: Array) -> Array:
     schedules.py); the mean over ranks, in micro-batches of v chunks.
     """
     passes = plans.pp - 1.0 + (plans.vpp - 1.0) * plans.pp + 1.0
-    alone: Array = np.minimum(passes / plans.vpp, micro_batches)
-    return alone
+    count: Array = np.minimum(passes / plans.vpp, micro_batches)
+    return count
 
 
 @formula("s", "derived")

@@ -137,11 +137,11 @@ class _Wrapper:
         self.slower = measured.slowdown("memory", neighbours)
         self.own = np.asarray(g.runtime.measured_wrapper) * bool(measured.wrapper) > 0
         each = 1.0 / g.micro_batches
-        alone = plans.pp == 1
+        unpiped = plans.pp == 1
         self.often: dict[str, Array] = {
-            "forward": np.where(alone & (plans.reshard_after_forward > 0), 1.0, each),
+            "forward": np.where(unpiped & (plans.reshard_after_forward > 0), 1.0, each),
             "backward": 1.0,
-            "reduce": np.where(alone & self.sharded, 1.0, each),
+            "reduce": np.where(unpiped & self.sharded, 1.0, each),
         }
 
     def seconds(self, parameters: Array, otherwise: Array) -> Array:

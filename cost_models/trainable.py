@@ -304,8 +304,8 @@ class TrainableModel:
             )
 
         def saved(tensor: str, elements: Array, element_bytes: Array) -> SavedTensor:
-            again = (module,) if module else ()
-            return SavedTensor(f"{name} {tensor}", elements, element_bytes, again, gemm.active)
+            modules = (module,) if module else ()
+            return SavedTensor(f"{name} {tensor}", elements, element_bytes, modules, gemm.active)
 
         yield product("down", rank / (1.0 if row else ranks), inputs)
         yield product("up", outputs / count / (ranks if row else 1.0), rank)
@@ -348,12 +348,12 @@ class TrainableModel:
             return
         moved = (dropout + casts * (NARROWED_BYTES + WIDENED_BYTES)) * size
         yield MemoryBoundKernel(f"{name} input", moved, moved, gemm.module, gemm.active * copies)
-        again = (gemm.module,) if gemm.module else ()
+        modules = (gemm.module,) if gemm.module else ()
         for tensor, kept_elements, each in (
             ("input", size * copies, d.activation_bytes),
             ("dropout mask", size * drops, MASK_BYTES),
         ):
-            yield SavedTensor(f"{name} {tensor}", kept_elements, each, again, gemm.active)
+            yield SavedTensor(f"{name} {tensor}", kept_elements, each, modules, gemm.active)
         yield HostOperations(count * casts * ADAPTER_OPERATIONS)
 
 

@@ -104,8 +104,8 @@ def _add_start(api: APIRouter, kind: Kind) -> None:
         try:
             job, new = await in_store(create)
         except QueueFull as error:
-            again = {"Retry-After": str(RETRY_AFTER_S)}
-            raise Refused("queue-full", str(error), again) from None
+            headers = {"Retry-After": str(RETRY_AFTER_S)}
+            raise Refused("queue-full", str(error), headers) from None
         if new and request.app.state.engine is not None:
             request.app.state.engine.wake()
         if new:

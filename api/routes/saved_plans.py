@@ -58,8 +58,8 @@ def save_plan(request: Request, response: Response, name: Name, document: Body) 
     document = plain_object(document)
     spec = validate("", document, SavedPlanSpec)
     plans = store_of(request).saved_plans
-    if there := plans.get(name):
-        check_owner(request, there.owner)
+    if existing := plans.get(name):
+        check_owner(request, existing.owner)
     audit(request, "save", name)
     owner = request.state.key.name
     if plans.put(name, document["request"], spec.note, spec.answer_id, owner):
@@ -73,8 +73,8 @@ def save_plan(request: Request, response: Response, name: Name, document: Body) 
 @storing
 def forget_saved_plan(request: Request, name: Name) -> None:
     """Forget a name."""
-    if there := store_of(request).saved_plans.get(name):
-        check_owner(request, there.owner)
+    if existing := store_of(request).saved_plans.get(name):
+        check_owner(request, existing.owner)
     audit(request, "forget", name)
     if not store_of(request).saved_plans.delete(name):
         raise Refused("not-found", "nothing is saved under this name")

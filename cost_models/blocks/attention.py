@@ -183,8 +183,8 @@ class Attention(Mixer):
         width = self._qkv_width(model, heads, kv_heads)
         keys, _ = self._projected()
         # Per-operator recompute keeps every second product: queries and values, not keys.
-        again = keys * kv_heads * head_dim / width
-        qkv = Gemm("qkv", d.tokens, width, hidden, gathered_input=True, recomputed=again)
+        repeated_share = keys * kv_heads * head_dim / width
+        qkv = Gemm("qkv", d.tokens, width, hidden, gathered_input=True, recomputed=repeated_share)
         yield qkv
         yield from input_casts(d, "qkv", hidden, 1.0 + sum(self._projected()), "")
         yield from bias_gradient(width, d.tokens, model.qkv_bias, "qkv bias")
@@ -354,14 +354,14 @@ def _core_saved(core: _Core, up: str, repeats: bool, keys: float) -> Iterator[Sa
     copies = np.maximum(np.maximum(plain, by_operator), fused) * repeats
     every = 1.0 + (core.heads / core.kv_heads - 1.0) * copies
     product = 1.0 + (1.0 / every - 1.0) * fused
-    again = (up,) if up else ()
-    yield SavedTensor("query", core.query, core_bytes, again, by_operator=1.0)
+    modules = (up,) if up else ()
+    yield SavedTensor("query", core.query, core_bytes, modules, by_operator=1.0)
     # Keys and values received from other context-parallel ranks are copies.
     active = np.maximum(np.maximum(keys, plain), d.cp > 1)
-    yield SavedTensor("key", core.key * every, core_bytes, again, active)
-    yield SavedTensor("value", core.value * every, core_bytes, again, active, by_operator=product)
+    yield SavedTensor("key", core.key * every, core_bytes, modules, active)
+    yield SavedTensor("value", core.value * every, core_bytes, modules, active, by_operator=product)
     views = d.runtime.views_values * (core.kv_heads == core.heads)
-    yield SavedTensor("unrotated", core.query + core.key, d.activation_bytes, again, views)
+    yield SavedTensor("unrotated", core.query + core.key, d.activation_bytes, modules, views)
     module = ("core_attn",)
     yield SavedTensor("softmax output", scores, core_bytes, module, core.unfused)
     if np.any(by_operator):

@@ -45,5 +45,5 @@ def input_casts(d: Dims, name: str, width: float, products: float, module: str) 
     )
     yield MemoryBoundKernel(f"{name} input casts", forward, backward, module, active)
     more = (products - 1.0) * elements
-    again = (module,) if module else ()
-    yield SavedTensor(f"{name} input casts", more, d.activation_bytes, again, active)
+    modules = (module,) if module else ()
+    yield SavedTensor(f"{name} input casts", more, d.activation_bytes, modules, active)

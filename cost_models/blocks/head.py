@@ -138,8 +138,8 @@ class Head(End):
         chunk = logits * np.minimum(CHUNK_TOKENS / d.tokens, 1.0)
         chunk = chunk * (width + 3.0 * FP32_BYTES) * (d.chunked_loss - chunked)
         chunk = chunk + logits / KEPT_CHUNKS * (width + 2.0 * FP32_BYTES * plain) * chunked
-        again = others * (1.0 - r.keeps_gathered_input)
-        inputs = (d.tokens + d.sharded_tokens + again) * hidden * width
+        regathered = others * (1.0 - r.keeps_gathered_input)
+        inputs = (d.tokens + d.sharded_tokens + regathered) * hidden * width
         # Its weight gradient is added to those of the chunks before.
         chunk = chunk + 2.0 * logits / d.tokens * hidden * width * chunked
         yield Working(inputs + logits * unchunked * (half_kept + extra) + chunk)

@@ -79,13 +79,13 @@ class LatentAttention(Mixer):
         heads = np.divide(model.num_attention_heads, split.tp)
         query_rank = mla.q_lora_rank or 0
         down = mla.kv_lora_rank + mla.qk_rope_head_dim + query_rank
-        several = 1 + (query_rank > 0)
+        tensors = 1 + (query_rank > 0)
         parts = (query_rank, down - query_rank) if query_rank else ()
-        yield Weight("mla down", down * hidden, matrix=True, tensors=several, parts=parts)
+        yield Weight("mla down", down * hidden, matrix=True, tensors=tensors, parts=parts)
         if model.qkv_bias:
-            yield Weight("mla down bias", down, tensors=several)
+            yield Weight("mla down bias", down, tensors=tensors)
         norms = norm_parameters(model, mla.kv_lora_rank + query_rank)
-        yield Weight("mla norms", norms, tensors=several * (1 + model.norm_bias))
+        yield Weight("mla norms", norms, tensors=tensors * (1 + model.norm_bias))
         head_dim = mla.qk_nope_head_dim + mla.qk_rope_head_dim
         query = query_rank or hidden
         yield Weight("mla q up", heads * head_dim * query, matrix=True, side=query)

@@ -75,8 +75,8 @@ def row_parallel_sum(model: StackSpec, d: Dims, name: str, unsplit: Array) -> Sa
     It is the sum over tensor-parallel ranks, or on a single rank the product itself if it is one
     of the kept ones (`unsplit`, every second one).  torch.compile drops unread tensors.
     """
-    several = d.tp > 1
-    active = d.by_operator * (1.0 - d.compiled) * (several + (1.0 - several) * unsplit)
+    split = d.tp > 1
+    active = d.by_operator * (1.0 - d.compiled) * (split + (1.0 - split) * unsplit)
     elements = d.sharded_tokens * model.hidden_size
     return SavedTensor(f"{name} sum", elements, d.activation_bytes, (), active, by_operator=1.0)
 

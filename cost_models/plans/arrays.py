@@ -172,11 +172,11 @@ class Plans:
 
     def reads(self, field: str) -> NDArray[np.bool_]:
         """Which plans a field has an effect on, by its declared conditions."""
-        several = [
+        satisfied = [
             np.logical_and.reduce([self._satisfies(*rule) for rule in each.items()])
             for each in conditions(ParallelPlan, field)
         ]
-        return np.asarray(np.logical_or.reduce(several) if several else True)
+        return np.asarray(np.logical_or.reduce(satisfied) if satisfied else True)
 
     def _satisfies(self, field: str, rule: Rule) -> NDArray[np.bool_]:
         """Where a field has the value that a rule asks for."""
@@ -203,9 +203,9 @@ class Plans:
         """Every field as a list of what a document has, one element per plan."""
         columns = {}
         for name, column in self.columns():
-            codes, where = np.unique(np.broadcast_to(column, (len(self),)), return_inverse=True)
+            codes, inverse = np.unique(np.broadcast_to(column, (len(self),)), return_inverse=True)
             meanings = [self._decode(name, int(code)) for code in codes]
-            columns[name] = [meanings[i] for i in where.tolist()]
+            columns[name] = [meanings[i] for i in inverse.tolist()]
         return columns
 
     def _decode(self, name: str, code: int) -> Any:

@@ -23,15 +23,15 @@ _ITS_OWN = ("profile", "site")
 _url: ContextVar[str | None] = ContextVar("url", default=None)
 
 
-def choose(server: str | None, command: str, *, there: bool) -> None:
+def choose(server: str | None, command: str, *, remote: bool) -> None:
     """Have a command answered by the service of --server or else $PLANNER_SERVER, or here.
 
-    there: whether a service can.  Raises RequestError for a --server with a command that only this
+    remote: whether a service can.  Raises RequestError for a --server with a command that only this
     machine can answer.
     """
     named = server or os.environ.get(VARIABLE) or None
-    _url.set(named if server or there else None)
-    if not there:
+    _url.set(named if server or remote else None)
+    if not remote:
         only_here(f"planner {command}")
         if named:
             print(
@@ -70,16 +70,16 @@ def service() -> Client | None:
     return Client.of_environment(url)
 
 
-def answered(here: Callable[[], T], there: Callable[[Client], T]) -> T:
+def answered(locally: Callable[[], T], remotely: Callable[[Client], T]) -> T:
     """The answer of this machine, or of the service that was chosen.
 
-    Raises ServiceError where that gives none, and what `here` would raise.
+    Raises ServiceError where that gives none, and what `locally` would raise.
     """
     client = service()
     if client is None:
-        return here()
+        return locally()
     try:
-        answer = there(client)
+        answer = remotely(client)
     except KeyboardInterrupt:
         _tell_best(client)
         raise

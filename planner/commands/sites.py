@@ -226,10 +226,10 @@ def forget(
     """Forget a site with its calibration, or one of its runs."""
     from planner.evidence.uncertainty import site_storage as storage
 
-    def there(client: Client) -> None:
+    def forget_there(client: Client) -> None:
         client.forget_site(name) if run is None else client.forget_run(name, run)
 
-    answered(lambda: storage.forget(name, run), there)
+    answered(lambda: storage.forget(name, run), forget_there)
     print(f"Forgot site {name}." if run is None else f"Forgot run {run} of site {name}.")
     return FINE
 
@@ -275,14 +275,14 @@ def share(
     from planner.documents.problems import refuse, shown
 
     pairs = [pair.rpartition("=") for pair in rights or ()]
-    for who, _, right in pairs:
-        if not who:
+    for caller, _, right in pairs:
+        if not caller:
             raise refuse("/rights", "no_right", f"{_WHO}, got {shown(right)}", right)
-    shared = {who: right for who, _, right in pairs}
+    shared = {caller: right for caller, _, right in pairs}
     if chosen() is None:
         raise refuse("/site", "only_there", "sites have owners on a service alone: see --server")
     site_rights = answered(lambda: None, lambda client: client.share_site(name, {"shared": shared}))
-    names = ", ".join(f"{who} ({right})" for who, right in site_rights.shared.items())
+    names = ", ".join(f"{caller} ({right})" for caller, right in site_rights.shared.items())
     print(f"Site {name} of {site_rights.owner} is shared with {names or 'nobody'}.")
     return FINE
 
@@ -292,9 +292,9 @@ def _sites_of_machine() -> tuple[list[SiteAnswer], list[str]]:
     from planner.evidence.uncertainty import site_storage as storage
     from planner.evidence.uncertainty.site_corrections import site_answer
 
-    several = [site for _, site in storage.everything()]
-    answers = [site_answer(site) for site in several if not isinstance(site, str)]
-    return answers, [site for site in several if isinstance(site, str)]
+    known = [site for _, site in storage.everything()]
+    answers = [site_answer(site) for site in known if not isinstance(site, str)]
+    return answers, [site for site in known if isinstance(site, str)]
 
 
 def _sites_of_service(client: Client) -> tuple[list[SiteAnswer], list[str]]:

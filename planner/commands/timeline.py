@@ -100,16 +100,16 @@ def _answer(
     pipeline: Mapping[str, Any],
     option_values: Mapping[str, Any],
     of_plan: Callable[[PlanRequest], T],
-    alone: Callable[[dict[str, Any]], T],
-    there: Callable[[Client, dict[str, Any]], T],
+    of_pipeline: Callable[[dict[str, Any]], T],
+    remotely: Callable[[Client, dict[str, Any]], T],
 ) -> T:
     """The answer about a request's plan, or about a pipeline without a model."""
     document = load(source)
     if not _is_of_plan(document, pipeline, option_values):
         bare = {**document, **option_values, **scalars(pipeline)}
-        return answered(lambda: alone(bare), lambda service: there(service, bare))
+        return answered(lambda: of_pipeline(bare), lambda service: remotely(service, bare))
     request = read_request(source, option_values, need_plan=True, document=document)
-    return answered(lambda: of_plan(request), lambda service: there(service, request.document()))
+    return answered(lambda: of_plan(request), lambda service: remotely(service, request.document()))
 
 
 def _is_of_plan(

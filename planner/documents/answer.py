@@ -147,8 +147,8 @@ class Unbuildable(Document):
     def sentence(self) -> str:
         """What it cannot, and who can."""
         task = "run it as asked" if self.builds else "build it"
-        who = f"{', '.join(self.able)} can" if self.able else "no framework known here can"
-        return f"{self.title} cannot {task}: {'; '.join(self.reasons)}; {who}."
+        able = f"{', '.join(self.able)} can" if self.able else "no framework known here can"
+        return f"{self.title} cannot {task}: {'; '.join(self.reasons)}; {able}."
 
 
 class Replanned(Document):

@@ -56,11 +56,11 @@ def settled(
     # The rules are applied once to plans that they cannot tell apart.
     pending = plans.take(rows)
     groups = group(*(getattr(pending, name) for name in sorted(fields - switches.columns.keys())))
-    several = pending.take(groups.first)
+    firsts = pending.take(groups.first)
     accepted = np.zeros((len(groups.first), len(switches.outdoes)), dtype=np.bool_)
     for k in range(1, accepted.shape[1]):
         open_rows = np.flatnonzero(~(accepted & switches.outdoes[:, k]).any(axis=1))
-        tried = at_rest(several.take(open_rows).with_columns(**switches.of(k)))
+        tried = at_rest(firsts.take(open_rows).with_columns(**switches.of(k)))
         accepted[open_rows, k] = passing(asks, context, tried)
     of_row = np.zeros(len(rows), dtype=np.int64) if groups.inverse is None else groups.inverse
     for k in np.flatnonzero(accepted.any(axis=0)).tolist():

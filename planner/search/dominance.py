@@ -58,10 +58,10 @@ class Dominance:
         """ZeRO stages beyond the first allowed one >= 1 where nothing can be sharded."""
         stages = [int(z) for z in self._axes.values["zero_stage"]]
         kept_stage = 1 if 1 in stages else min(stages)
-        alone = plans.dp * plans.cp == 1
+        unsharded = plans.dp * plans.cp == 1
         if self._axes.request.model.moe is not None:
-            alone &= plans.tp == plans.etp * plans.ep
-        return np.asarray(alone & (plans.zero_stage != kept_stage))
+            unsharded &= plans.tp == plans.etp * plans.ep
+        return np.asarray(unsharded & (plans.zero_stage != kept_stage))
 
     def _repeats(self, plans: Plans) -> BoolArray:
         """Plans that differ from another one only in a field without effect."""

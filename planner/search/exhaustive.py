@@ -138,10 +138,10 @@ class _Pass:
             return None
         table: tuple[tuple[int, ...], ...] = ()
         if not cut_short and question.by_time and space.free_partition:
-            (again,) = repartitioned(self._model, self._room, [(space, self._keep, np.inf)])
-            if again is not None:
-                table = again.stage_layers_table
-                self._price(again, self._model.needed_bytes(again))
+            (better,) = repartitioned(self._model, self._room, [(space, self._keep, np.inf)])
+            if better is not None:
+                table = better.stage_layers_table
+                self._price(better, self._model.needed_bytes(better))
         if "recompute_layers" in question.request.search.open:
             counted = own_counts(self._model, space, self._room, self._keep, table)
             if len(counted.tp):
@@ -223,11 +223,11 @@ def repartitioned(
         space.legal(others)
         for (space, *_), others in zip(each, repartitioned_plans(model, short, room), strict=True)
     ]
-    some = [plans for plans in by_search if len(plans.tp)]
-    if not some:
+    nonempty = [plans for plans in by_search if len(plans.tp)]
+    if not nonempty:
         return [None] * len(by_search)
-    ends = list(accumulate(len(plans) for plans in some))[:-1]
-    every = iter(np.split(model.evaluate(joined(some)).iteration_time_s, ends))
+    ends = list(accumulate(len(plans) for plans in nonempty))[:-1]
+    every = iter(np.split(model.evaluate(joined(nonempty)).iteration_time_s, ends))
     faster = [
         plans.take(next(every) < short_list.worth_s) if len(plans.tp) else plans
         for plans, short_list in zip(by_search, short, strict=True)
@@ -258,8 +258,8 @@ def fits(request: PlanRequest, rules: Iterable[Rule] = ()) -> bool | None:
     if "recompute_layers" in request.search.open:
         return None
     # A search tries other partitions of the plan that needs the least memory.
-    again = repartitioned(model, room, [(space, keep, np.inf)])[0] if space.free_partition else None
-    tight = again is None or np.all(model.needed_bytes(again) > room.of(again))
+    other = repartitioned(model, room, [(space, keep, np.inf)])[0] if space.free_partition else None
+    tight = other is None or np.all(model.needed_bytes(other) > room.of(other))
     return False if tight else None
 
 

@@ -25,9 +25,9 @@ def with_fewest_layers(drawn: Drawn, model: CostModel, room: Room) -> tuple[Draw
     gathered = model.gathered(plans)
     needed = model.needed_bytes_of(gathered)
     layers = np.broadcast_to(plans.recompute_num_layers, (len(plans),))
-    several = (plans.recompute == _FULL) & (layers > 1) & ~drawn.each("every_layer_count")
+    reducible = (plans.recompute == _FULL) & (layers > 1) & ~drawn.each("every_layer_count")
     left_out = drawn.fewer_layers()
-    rows = np.flatnonzero(several & (needed <= room.of(plans)))
+    rows = np.flatnonzero(reducible & (needed <= room.of(plans)))
     if len(rows):
         without = plans.take(rows).with_columns(recompute=0, recompute_num_layers=0)
         too_large = model.needed_bytes(without) > room.of(without)
@@ -63,9 +63,9 @@ def _fewest(
     room_bytes = np.broadcast_to(room.of(gathered.plans), highest.shape)
 
     def bytes_with(rows: IntArray, layers: IntArray) -> FloatArray:
-        some = gathered.take(rows)
-        tried = some.plans.with_columns(recompute_num_layers=layers)
-        return model.needed_bytes_of(some.with_layout(model.context.model, tried))
+        chosen = gathered.take(rows)
+        tried = chosen.plans.with_columns(recompute_num_layers=layers)
+        return model.needed_bytes_of(chosen.with_layout(model.context.model, tried))
 
     # Invariant: `low` does not fit (unless it is high), `high` does.
     low, high = np.ones_like(highest), highest.copy()

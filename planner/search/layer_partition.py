@@ -129,8 +129,8 @@ def _tables(layers: LayerLoads, stages: Stages, empty_ends: bool) -> list[FloatA
         key = at_end, fixed_s, in_flight, stages.room_bytes[rank]
         if key not in by_key:
             fits = state + in_flight * saved <= stages.room_bytes[rank]
-            some = size >= (0 if at_end else 1)
-            by_key[key] = np.where(some & fits, seconds + fixed_s, np.inf)
+            allowed = size >= (0 if at_end else 1)
+            by_key[key] = np.where(allowed & fits, seconds + fixed_s, np.inf)
         tables.append(by_key[key])
     return tables
 
@@ -209,10 +209,10 @@ def _best_partition(
             break
         rank_s = _loads(layers, stages, ends[None])[1][0]
         weights = weights * (rank_s / rank_s.mean()) ** 2
-        again = _least_squares_partition(tables, float(rank_s.max()), weights[stages.owner])
-        if again is None:
+        better = _least_squares_partition(tables, float(rank_s.max()), weights[stages.owner])
+        if better is None:
             break
-        ends = again
+        ends = better
         candidate = _local_search(layers, stages, ends, empty_ends)
         scores = _scores(layers, stages, candidate[None])[0]
         if not _is_better(scores, least):

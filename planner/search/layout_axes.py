@@ -62,11 +62,11 @@ class LayoutAxes:
         Where all layers are alike the usual splits are as even, if there are any.
         """
         model, training = self._axes.request.model, self._axes.request.training
-        several = len(layers_of(model).kinds) > 1
+        mixed = len(layers_of(model).kinds) > 1
         by_pp = {}
         for pp in self._axes.values["pp"] if self.free_partition else ():
             ends = self._usual_ends(pp)
-            if pp == 1 or not (several or (model.num_layers % pp and len(ends) == 1)):
+            if pp == 1 or not (mixed or (model.num_layers % pp and len(ends) == 1)):
                 continue
             layouts = rough_layouts(model, training, pp, self._shapes(pp), tuple(ends))
             by_pp[pp] = tuple(layouts)
@@ -121,8 +121,8 @@ class LayoutAxes:
         """Chunks per rank to try for a schedule; `divisible`: layers its stages share out."""
         if schedule.chunk_counts:
             return (v for v in schedule.chunk_counts if self._axes.allows("vpp", v))
-        several = [v for v in divisors(divisible) if v > 1]
-        return (v for v in self._axes.allowed("vpp", several) if v > 1)
+        counts = [v for v in divisors(divisible) if v > 1]
+        return (v for v in self._axes.allowed("vpp", counts) if v > 1)
 
     @property
     def gpipe_dominated(self) -> bool:

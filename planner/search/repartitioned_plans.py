@@ -83,11 +83,11 @@ def _by_stages(plans: Plans) -> IntArray:
     """Places of the plans with stages that may be uneven, those of as many stages together."""
     size = len(plans)
     both_ways = is_one_of(plans.schedule, "schedule", *_TWO_WAY) > 0
-    several = np.flatnonzero(np.broadcast_to((plans.pp > 1) & ~both_ways, (size,)))
+    rows = np.flatnonzero(np.broadcast_to((plans.pp > 1) & ~both_ways, (size,)))
     _, first, group = np.unique(
-        np.broadcast_to(plans.pp, (size,))[several], return_index=True, return_inverse=True
+        np.broadcast_to(plans.pp, (size,))[rows], return_index=True, return_inverse=True
     )
-    return several[np.argsort(first[group], kind="stable")]
+    return rows[np.argsort(first[group], kind="stable")]
 
 
 def _are_hopeless(
@@ -97,11 +97,11 @@ def _are_hopeless(
 
     The bounds of least_s, for all plans.
     """
-    layers, again = layers_of(spec), (amounts.redone > 0) * amounts.again_s
-    each = amounts.layer_s + np.where(amounts.redone < 1, 0.0, again)
+    layers, recompute_s = layers_of(spec), (amounts.redone > 0) * amounts.again_s
+    each = amounts.layer_s + np.where(amounts.redone < 1, 0.0, recompute_s)
     predicted = np.array(layers.predicted, dtype=np.int64)
     first_s = amounts.embedding_s
-    last_s = amounts.head_s + (amounts.layer_s + again)[predicted].sum(axis=0)
+    last_s = amounts.head_s + (amounts.layer_s + recompute_s)[predicted].sum(axis=0)
     least_s = np.maximum(np.array(layers.counts) @ each + first_s + last_s, 0.0) / plans.pp
     least_s = np.maximum(least_s, np.maximum(first_s, last_s))
     most_s = shares * amounts.busiest_s / ROUNDING

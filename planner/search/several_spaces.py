@@ -178,7 +178,7 @@ class _Together:
 
     def _ordered(self, batch: Sequence[tuple[_SpaceSearch, PartialPlans]]) -> list[PartialPlans]:
         """Partial plans that may fit, the most promising of each size first."""
-        bounds = [bound for some in _sets(batch) for bound in self._bounded(some)]
+        bounds = [bound for group in _sets(batch) for bound in self._bounded(group)]
         least_s = np.full(len(self._sizes), np.inf)
         for _, size, _, seconds in bounds:
             np.minimum.at(least_s, size, seconds)
@@ -188,18 +188,18 @@ class _Together:
         ]
 
     def _bounded(
-        self, some: Sequence[tuple[_SpaceSearch, PartialPlans]]
+        self, group: Sequence[tuple[_SpaceSearch, PartialPlans]]
     ) -> Iterator[tuple[PartialPlans, IntArray, FloatArray, FloatArray]]:
         """Partial plans that may fit, with the place of the size, the least time of each without
         waiting for other stages, and with that.
         """
-        plans = joined([partial_plans.plans for _, partial_plans in some])
+        plans = joined([partial_plans.plans for _, partial_plans in group])
         fits, work_s = np.zeros(0, dtype=np.bool_), np.zeros(0)
         if len(plans.tp):
             needed, seconds = self._model.least(plans)
             fits, work_s = ROUNDING * needed <= self._room.of(plans), ROUNDING * seconds
         size, start = place_among(self._sizes, plans), 0
-        for entry, partial_plans in some:
+        for entry, partial_plans in group:
             part = slice(start, start := start + len(partial_plans.plans.tp))
             may, at = fits[part], size[part]
             for cell, count in zip(entry.cells, self._counts(at[~may]), strict=True):
@@ -270,12 +270,12 @@ class _Together:
                 for cell in worth
             ],
         )  # fmt: skip
-        again = [
+        repriced = [
             (cell, plans) for cell, plans in zip(worth, better, strict=True) if plans is not None
         ]
-        for cell, plans in again:
+        for cell, plans in repriced:
             cell.table = plans.stage_layers_table
-        self._offer_again(again)
+        self._offer_again(repriced)
         self._offer_again(
             [
                 (cell, own_counts(self._model, cell.space, self._room, cell.keep, cell.table))
@@ -290,11 +290,11 @@ class _Together:
         return cell.space.free_partition and cell.keep.score <= most_s
 
     def _offer_again(self, chunks: Sequence[tuple[_Cell, Plans]]) -> None:
-        some = [(cell, plans) for cell, plans in chunks if len(plans.tp)]
-        if some:
-            plans = joined([plans for _, plans in some])
-            owner = np.repeat(np.arange(len(some)), [len(plans) for _, plans in some])
-            self._offer([cell for cell, _ in some], plans, owner, self._model.needed_bytes(plans))
+        found = [(cell, plans) for cell, plans in chunks if len(plans.tp)]
+        if found:
+            plans = joined([plans for _, plans in found])
+            owner = np.repeat(np.arange(len(found)), [len(plans) for _, plans in found])
+            self._offer([cell for cell, _ in found], plans, owner, self._model.needed_bytes(plans))
 
     def _outcome(self, entry: _SpaceSearch, cell: _Cell) -> Outcome:
         if len(self._sizes) > 1:

@@ -122,7 +122,7 @@ class Space:
         """
         _, implicit, explicit = self._tables
         for partial in self._partial_plans(uncounted=False):
-            here, hopeless = partial.drawn, None
+            drawn, hopeless = partial.drawn, None
             if memory is not None and partial.early and len(partial.plans.tp):
                 fits = memory.fits(partial.plans)
                 partial, hopeless = partial.where(fits), partial.where(~fits)
@@ -134,7 +134,7 @@ class Space:
             self._count(partial, implicit)
             for table in tables:
                 yield from self._laid_out(partial, table, size)
-            promising = self._promising(explicit, here)
+            promising = self._promising(explicit, drawn)
             self._count(partial, promising)
             yield from self._laid_out(partial, promising, size)
             if hopeless is not None:
@@ -196,8 +196,8 @@ class Space:
         per_layout = np.where(layouts > 0, per_layout, 0)
         group = np.arange(len(per_layout))
         for low, high in batches(per_layout, MOST_PARTIAL_PLANS):
-            here = np.where((group >= low) & (group < high), per_layout, 0)
-            yield self._legal_partial_plans(here, micro, uncounted)
+            layouts_here = np.where((group >= low) & (group < high), per_layout, 0)
+            yield self._legal_partial_plans(layouts_here, micro, uncounted)
 
     def _legal_partial_plans(
         self, counts: IntArray, micro: Ragged, uncounted: bool

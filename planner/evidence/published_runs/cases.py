@@ -130,8 +130,8 @@ def case_of(run: Run) -> Case:
 def _offload(run: Run, text: str) -> dict[str, bool]:
     """What is in host memory, where the row says so."""
     activations = re.search("host offload|offloaded remat", text) or "activations" in run["offload"]
-    there = {"offload_activations": activations, "offload_optimizer": "optimizer" in run["offload"]}
-    return {field: True for field, offloaded in there.items() if offloaded}
+    parts = {"offload_activations": activations, "offload_optimizer": "optimizer" in run["offload"]}
+    return {field: True for field, offloaded in parts.items() if offloaded}
 
 
 def _dispatcher(run: Run) -> dict[str, str]:

@@ -78,8 +78,8 @@ def recompute_of(run: Run, torch: bool, default: str | None = None) -> list[dict
         return [{"recompute": "selective", "recompute_modules": policy}]
     if named := _modules(text):
         return [{"recompute": "selective", "recompute_modules": named}]
-    if some := re.search(r"(\d+) (?:of \d+ )?layers|block[- =:(]+(\d+)", text):
-        count = max(int(some.group(1) or some.group(2)), 1)
+    if layers := re.search(r"(\d+) (?:of \d+ )?layers|block[- =:(]+(\d+)", text):
+        count = max(int(layers.group(1) or layers.group(2)), 1)
         return [{"recompute": "full", "recompute_method": "block", "recompute_num_layers": count}]
     if re.search("select|partial", text):
         # "... recomputes layernorm+moe_act; ...": what stands in brackets is some other runs'.

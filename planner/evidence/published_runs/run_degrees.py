@@ -62,21 +62,21 @@ def degrees_of(
             if cp > 1:
                 fixed.update(_context(run, software))
             options.append(fixed)
-    alone = options[0]
+    only = options[0]
     if not opened:
-        notes += _remarks(run, model, alone)
+        notes += _remarks(run, model, only)
     if all(option["dp"] > training.global_batch_size for option in options):
         batch = training.global_batch_size
-        raise ValueError(f"global_batch {batch} is below dp {alone['dp']}: ranks without work")
+        raise ValueError(f"global_batch {batch} is below dp {only['dp']}: ranks without work")
     return Degrees(tuple(options), tuple(dict.fromkeys(opened)), tuple(dict.fromkeys(notes)))
 
 
-def _remarks(run: Run, model: ModelSpec, alone: Mapping[str, Any]) -> Iterator[str]:
+def _remarks(run: Run, model: ModelSpec, degrees: Mapping[str, Any]) -> Iterator[str]:
     """Notes where the only arrangement is not what the row prints, or splits unevenly."""
-    if run.integer("dp") not in (None, 0, alone["dp"]):
-        yield f"dp {alone['dp']} = accelerators / (tp cp pp); the row prints {run['dp']}"
-    if model.num_attention_heads % alone["tp"]:
-        yield f"{model.num_attention_heads} heads over tp {alone['tp']}: in equal shares"
+    if run.integer("dp") not in (None, 0, degrees["dp"]):
+        yield f"dp {degrees['dp']} = accelerators / (tp cp pp); the row prints {run['dp']}"
+    if model.num_attention_heads % degrees["tp"]:
+        yield f"{model.num_attention_heads} heads over tp {degrees['tp']}: in equal shares"
 
 
 def _tensor_and_pipeline(

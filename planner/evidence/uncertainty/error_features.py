@@ -134,8 +134,8 @@ def shares_of(
     # A bubble is time in which the kernels and communication of layers run on other ranks.
     kernels = share["forward"] + share["backward"] + share["recompute"]
     layers = kernels + share["tp_comm"] + share["cp_comm"] + share["ep_comm"]
-    some = layers > 0
-    more = 1.0 + np.where(some, share["bubble"] / np.where(some, layers, 1.0), 0.0)
+    has_layers = layers > 0
+    more = 1.0 + np.where(has_layers, share["bubble"] / np.where(has_layers, layers, 1.0), 0.0)
     kernels = kernels * more
     shares = {
         "compute": kernels,

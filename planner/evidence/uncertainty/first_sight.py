@@ -303,9 +303,9 @@ def _conditioned(prior: Prior, runs: Sequence[SeenRun]) -> _Seen:
     """The runs under each component, outliers with more noise."""
     site, model, noise, weight = prior.components
     ln = np.array([run.ln for run in runs])
-    several = rows_of(prior, [run.features for run in runs])
-    by_site, by_model = _shared(prior, several, several.scales, several.kinds)
-    by_site = (several.linear * prior.variances) @ several.linear.T + by_site
+    rows = rows_of(prior, [run.features for run in runs])
+    by_site, by_model = _shared(prior, rows, rows.scales, rows.kinds)
+    by_site = (rows.linear * prior.variances) @ rows.linear.T + by_site
     shared = site[:, None, None] * by_site + model[:, None, None] * by_model
     noises = np.repeat(noise[:, None], len(ln), axis=1)
     usual, outlying, count = noise[:, None], np.zeros_like(noises), np.arange(len(ln))
@@ -322,7 +322,7 @@ def _conditioned(prior: Prior, runs: Sequence[SeenRun]) -> _Seen:
     chance = outlying * log(OUTLIERS) + (1.0 - outlying) * log(1.0 - OUTLIERS)
     evidence = weight - 0.5 * (weighted @ ln + size) + chance.sum(axis=1)
     weights = np.exp(evidence - evidence.max())
-    return _Seen(several, ln, inverse, weighted, noises, weights / weights.sum())
+    return _Seen(rows, ln, inverse, weighted, noises, weights / weights.sum())
 
 
 def _chance_outlying(missed: Array, variance: Array) -> Array:

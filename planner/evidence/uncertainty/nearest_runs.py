@@ -107,17 +107,17 @@ def evidence(
         "recompute": plan.recompute,
     }
     nearest = _nearest(kinds, sizes)
-    there = _table().held.get(chip.id, {})
-    how = training.freezes, training.precision in NARROW
-    same, of_kind = (_run_count(chip.id, plan.runtime, *how, kind) for kind in (None, experts))
+    known = _table().held.get(chip.id, {})
+    method = training.freezes, training.precision in NARROW
+    same, of_kind = (_run_count(chip.id, plan.runtime, *method, kind) for kind in (None, experts))
     of_site = () if site is None else site.runs
     learned = sum(run.groups[1:3] == (chip.id, plan.runtime) for run in of_site)
-    ground: Ground = "measured" if same.number or learned else "extrapolated" if there else "unseen"
+    ground: Ground = "measured" if same.number or learned else "extrapolated" if known else "unseen"
     if ground == "measured":
-        where = f"{chip.name} with {_stack(plan.runtime)}{_method_text(*how)}"
-        text, detail = _measured_text(where, same, of_kind, experts)
+        setting = f"{chip.name} with {_stack(plan.runtime)}{_method_text(*method)}"
+        text, detail = _measured_text(setting, same, of_kind, experts)
     elif ground == "extrapolated":
-        text, detail = _extrapolated(chip.name, plan.runtime, there, *how)
+        text, detail = _extrapolated(chip.name, plan.runtime, known, *method)
     else:
         text, detail = _accelerators_used(chip, nearest)
     own_runs = f"; {learned} of site {site.name}" if site is not None and learned else ""
@@ -156,14 +156,14 @@ def _run_count(
 
 
 # Each of these three returns Evidence.text and Evidence.detail.
-def _measured_text(where: str, same: _Count, of_kind: _Count, experts: bool) -> tuple[str, str]:
+def _measured_text(setting: str, same: _Count, of_kind: _Count, experts: bool) -> tuple[str, str]:
     """Which runs have both the accelerator and the runtime."""
     other = "dense" if experts else "mixtures of experts"
     if of_kind.number:
         runs = f": {of_kind.text}" + (", mixtures of experts" * experts)
     else:
         runs = f", but only {other}: {same.text}" if same.number else ""
-    return f"measured on {where}{runs}", f"on {where}{runs}"
+    return f"measured on {setting}{runs}", f"on {setting}{runs}"
 
 
 def _extrapolated(
@@ -175,9 +175,9 @@ def _extrapolated(
     stacks = listed(tuple(dict.fromkeys(map(_stack, runtimes)))[:MOST_RUNS])
     elsewhere = [run for each in _table().held.values() for run in each.get(runtime, [])]
     other = f" and {_runs(elsewhere)} with it elsewhere" if elsewhere else ""
-    here = _runs([run for each in by_runtime.values() for run in each])
+    runs = _runs([run for each in by_runtime.values() for run in each])
     missing = f"no run on {name} with {_stack(runtime)}{differs}"
-    interval = f"the interval rests on {here} on this accelerator{other}"
+    interval = f"the interval rests on {runs} on this accelerator{other}"
     return (
         f"{missing}: extrapolated from {stacks}; {interval}",
         f"from {stacks}: {missing}; {interval}",
@@ -188,12 +188,12 @@ def _accelerators_used(chip: AcceleratorSpec, nearest: Sequence[ScoredRun]) -> t
     """The accelerators whose runs are used for one that has none."""
     vendors = tuple({accelerator_spec(name).vendor: None for name in _table().held})
     names = listed(tuple(dict.fromkeys(accelerator_spec(run.accelerator).name for run in nearest)))
-    others, alone = "other accelerators", ""
+    others, vendor = "other accelerators", ""
     if chip.vendor not in vendors:
         others = listed(vendors)
-        alone = f"none of {chip.vendor} either: " if chip.vendor else ""
+        vendor = f"none of {chip.vendor} either: " if chip.vendor else ""
     source = (
-        f"extrapolated from {names}; {alone}the interval rests on {len(_table().runs)} runs on "
+        f"extrapolated from {names}; {vendor}the interval rests on {len(_table().runs)} runs on "
         f"{others}, and on how far these differ"
     )
     return f"no run at all on {chip.name}: {source}", source
@@ -208,9 +208,9 @@ def _stack(runtime: str) -> str:
     return RUNTIMES[runtime].title.partition(":")[0].partition(" with ")[0]
 
 
-def _runs(several: Sequence[ScoredRun]) -> str:
-    sources = len({run.source for run in several})
-    runs = "1 run" if len(several) == 1 else f"{len(several)} runs"
+def _runs(runs_counted: Sequence[ScoredRun]) -> str:
+    sources = len({run.source for run in runs_counted})
+    runs = "1 run" if len(runs_counted) == 1 else f"{len(runs_counted)} runs"
     return f"{runs} of {sources} sources" if sources > 1 else f"{runs} of 1 source"
 
 

@@ -61,10 +61,10 @@ class Scales:
     noise_of_experts: float
     noise_by_width: float
 
-    def noise_variance(self, several: Sequence[ErrorFeatures]) -> Array:
+    def noise_variance(self, features: Sequence[ErrorFeatures]) -> Array:
         """The variance of the noise of runs; shape (runs,)."""
-        experts = np.array([f.experts for f in several])
-        width = np.array([f.hidden_size for f in several]) / USUAL_HIDDEN_SIZE
+        experts = np.array([f.experts for f in features])
+        width = np.array([f.hidden_size for f in features]) / USUAL_HIDDEN_SIZE
         noise = np.where(experts, self.noise_of_experts, self.noise)
         return np.asarray((noise * width**-self.noise_by_width) ** 2)
 
@@ -107,23 +107,23 @@ class Posterior:
         runs = tuple(run for run in self.runs if run.features.groups[at] != group)
         return Posterior(self.scales, runs, self.quantiles)
 
-    def off(self, *several: tuple[str, ...]) -> tuple[Array, Array]:
-        """The error of each factor, averaged over `several`: mean and covariance.
+    def off(self, *groups: tuple[str, ...]) -> tuple[Array, Array]:
+        """The error of each factor, averaged over `groups`: mean and covariance.
 
-        several: groups, one of each level after the first.
+        groups: each with one name for every level after the first.
         """
-        if several not in self._off:
-            self._off[several] = self._factor_errors(several)
-        return self._off[several]
+        if groups not in self._off:
+            self._off[groups] = self._factor_errors(groups)
+        return self._off[groups]
 
     @cached_property
     def _off(self) -> dict[tuple[tuple[str, ...], ...], tuple[Array, Array]]:
         """Cached results of `off` by its arguments: accelerators, runtimes and sites are few."""
         return {}
 
-    def _factor_errors(self, several: Sequence[tuple[str, ...]]) -> tuple[Array, Array]:
-        levels = Counter(chain(*(zip(LEVELS, ("", *groups), strict=True) for groups in several)))
-        weights = {each: count / len(several) for each, count in levels.items()}
+    def _factor_errors(self, groups_of: Sequence[tuple[str, ...]]) -> tuple[Array, Array]:
+        levels = Counter(chain(*(zip(LEVELS, ("", *groups), strict=True) for groups in groups_of)))
+        weights = {each: count / len(groups_of) for each, count in levels.items()}
         known = {each: weight for each, weight in weights.items() if each in self._members}
         prior = sum(
             (self._deviation(each) * weight) ** 2
@@ -166,21 +166,21 @@ class Posterior:
         mean = flat.T @ weighted
         return mean.reshape(variance.shape), shared.reshape(variance.shape * 2)
 
-    def joint(self, several: Sequence[ErrorFeatures]) -> tuple[Array, Array]:
+    def joint(self, features: Sequence[ErrorFeatures]) -> tuple[Array, Array]:
         """Mean, shape (n,), and covariance, (n, n), of the errors of estimates; without noise."""
-        prior = covariance(self.scales, several, several)
+        prior = covariance(self.scales, features, features)
         if not self.runs:
-            return np.zeros(len(several)), prior
-        across = covariance(self.scales, several, [run.features for run in self.runs])
+            return np.zeros(len(features)), prior
+        across = covariance(self.scales, features, [run.features for run in self.runs])
         inverse, weighted = self.solved
         return np.asarray(across @ weighted), np.asarray(prior - across @ inverse @ across.T)
 
-    def shared_covariance(self, several: Sequence[ErrorFeatures]) -> Array:
+    def shared_covariance(self, features: Sequence[ErrorFeatures]) -> Array:
         """Covariance of the errors of plans of one model by one source, (n, n); without noise.
 
         The source has no published runs unless it is named.
         """
-        sourced = [f if f.groups[3] else _with_unseen_source(f) for f in several]
+        sourced = [f if f.groups[3] else _with_unseen_source(f) for f in features]
         if len({f.groups for f in sourced}) > 1:
             return self.joint(sourced)[1]
         _, shared = self.off(sourced[0].groups)
@@ -196,9 +196,9 @@ class Posterior:
         variance = max(shared[0, 0] + shared[1, 1] - 2.0 * shared[0, 1], 0.0)
         return sqrt(variance + float(self.plan_noise([features, other]).sum()))
 
-    def plan_noise(self, several: Sequence[ErrorFeatures]) -> Array:
+    def plan_noise(self, features: Sequence[ErrorFeatures]) -> Array:
         """Variance of the noise that a plan does not share with others of its model and cluster."""
-        return SHARE_OF_PLAN * self.scales.noise_variance(several)
+        return SHARE_OF_PLAN * self.scales.noise_variance(features)
 
     @cached_property
     def solved(self) -> tuple[Array, Array]:

@@ -100,7 +100,7 @@ class SiteAnswer(Document):
 def site_answer(site: Site) -> SiteAnswer:
     """The answer about a site: its runs, its factors, its errors."""
     run_errors = errors(site)
-    alone = len(run_errors) < 2
+    single = len(run_errors) < 2
     at_first_sight = [first_sight().mixture(run.features) for run in site.runs]
     return SiteAnswer(
         name=site.name,
@@ -111,9 +111,9 @@ def site_answer(site: Site) -> SiteAnswer:
         kinds=kinds(site),
         errors=run_errors,
         median_error_without=_median([e.error_without for e in run_errors]) if run_errors else None,
-        median_error_left_out=None if alone else _median([e.error_left_out for e in run_errors]),
+        median_error_left_out=None if single else _median([e.error_left_out for e in run_errors]),
         held_without=_held(site, at_first_sight) if run_errors else None,
-        held_left_out=None if alone else _held(site, site.belief.left_out()),
+        held_left_out=None if single else _held(site, site.belief.left_out()),
     )
 
 
@@ -143,13 +143,13 @@ def kinds(site: Site) -> tuple[LearnedKind, ...]:
     by_groups: dict[tuple[str, str, str, str], list[LearnedRun]] = {}
     for run in site.runs:
         by_groups.setdefault(run.groups, []).append(run)
-    several = sorted(by_groups.items(), key=lambda item: -len(item[1]))
+    groups_by_size = sorted(by_groups.items(), key=lambda item: -len(item[1]))
     return tuple(
         LearnedKind(
             accelerator=groups[1], runtime=groups[2], runs=len(runs),
             factors=_factors(site, runs),
         )
-        for groups, runs in several
+        for groups, runs in groups_by_size
     )  # fmt: skip
 
 

@@ -173,8 +173,8 @@ def which(site: Site, run: str) -> LearnedRun:
     """The run of a site with this id, or whose id alone begins with it.  Raises RequestError."""
     runs = [r for r in site.runs if run and r.id.startswith(run)]
     if len(runs) != 1:
-        several = f"{len(runs)} runs begin with {shown(run)!r}" if runs else "no such run"
-        detail = f"{several} in site {site.name}; `planner sites show {site.name}` lists them"
+        problem = f"{len(runs)} runs begin with {shown(run)!r}" if runs else "no such run"
+        detail = f"{problem} in site {site.name}; `planner sites show {site.name}` lists them"
         raise refuse("/run", "unknown_name", detail, run)
     return runs[0]
 
@@ -223,8 +223,8 @@ def _at(name: str) -> Site:
 def _stamps(name: str) -> tuple[Stamped | None, Stamped | None]:
     """The files of a site's runs and of its calibration.  Raises ValueError."""
     path, measured = folder() / f"{name}.json", profiles.calibration_file(name)
-    alone = measured is not None and not path.exists()
-    return None if alone else stamped(path, f"site {name}"), measured
+    no_site = measured is not None and not path.exists()
+    return None if no_site else stamped(path, f"site {name}"), measured
 
 
 @lru_cache(maxsize=64)

@@ -71,19 +71,19 @@ def believed(
     points = np.column_stack([np.array([f.shares for f in features]), np.log(seconds)])
     distances = np.square((points[:, None] - points[None]) / ALIKE).sum(2)
     kernel = np.exp(-0.5 * distances) * np.sqrt(np.outer(repeated, repeated))
-    together = covariance + np.sqrt(np.outer(noise - repeated, noise - repeated))
+    shared = covariance + np.sqrt(np.outer(noise - repeated, noise - repeated))
     at = list(measured)
     ln_measured = np.log([measured[i] for i in at])
     missed_by = ln_measured - mean[at]
-    together = together + _level(together[np.ix_(at, at)], missed_by)
+    shared = shared + _level(shared[np.ix_(at, at)], missed_by)
     more = np.ones(len(seconds))
     for _ in range(ROUNDS if at else 0):
         # An outlier informs less about other plans, so it gets more noise of its own.  All runs are
         # compared, also those of similar plans, so that two contradicting runs both get more.
-        variance = together + np.diag(np.diag(kernel) * more + REPEAT_NOISE**2)
+        variance = shared + np.diag(np.diag(kernel) * more + REPEAT_NOISE**2)
         weighted = np.linalg.solve(variance[np.ix_(at, at)], missed_by)
         more[at] = outlier_noise(np.diag(kernel)[at], more[at], np.asarray(weighted, dtype=float))
-    variance = together + kernel * np.sqrt(np.outer(more, more))
+    variance = shared + kernel * np.sqrt(np.outer(more, more))
     return _conditioned(Belief(mean, variance), at, np.asarray(ln_measured, dtype=float))
 
 

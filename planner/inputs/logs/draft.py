@@ -97,8 +97,8 @@ class Draft:
             self.batch = batch, line
             self.say("training.global_batch_size", batch, line)
         elif batch != self.batch[0]:
-            first, where = self.batch
-            detail = f"the batch is {first:,} at line {where} and {batch:,} at line {line}"
+            first, first_line = self.batch
+            detail = f"the batch is {first:,} at line {first_line} and {batch:,} at line {line}"
             detail += ": give the steps of one batch"
             raise refused("batch_changes", detail, batch, allowed=(first,))
 
@@ -200,8 +200,8 @@ class Reader(ABC):
 
 
 def _two_runs(first: int, line: int, event: str) -> RequestError:
-    where = f" (the first began at line {first})" if first else ""
-    detail = f"a second run, or the same one resumed, begins at line {line}: {event}{where}"
+    beginning = f" (the first began at line {first})" if first else ""
+    detail = f"a second run, or the same one resumed, begins at line {line}: {event}{beginning}"
     return refused("two_runs", f"{detail}; give one run per log", line)
 
 

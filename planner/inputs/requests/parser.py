@@ -181,8 +181,8 @@ class _Parser:
         else:
             self.refuse_unknown("/cluster", rest, _FLAT_FIELDS, *_CLUSTER_FIELDS)
             known = {name: item for name, item in rest.items() if name in _FLAT_FIELDS}
-            alone = self.preset(known) if "preset" in known else self.group("/cluster", known)
-            groups = (alone,)
+            group = self.preset(known) if "preset" in known else self.group("/cluster", known)
+            groups = (group,)
         self.note_defaults("/cluster", value, _CLUSTER_FIELDS - {"name"})
         # The catalog's usual efficiency of the site and failure rate, unless given here.
         defaults = looked_up("/cluster", lambda: hardware.cluster_of("custom", *groups))

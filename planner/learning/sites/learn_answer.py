@@ -66,11 +66,11 @@ def read_runs(logs: Sequence[tuple[str, Iterable[str]]], request: LearningReques
     runs: list[ReadRun] = []
     refused: list[tuple[RefusedRun, RequestError]] = []
     for name, lines in logs:
-        for log, several in _runs_of_log(name, lines, request, len(logs) > 1):
+        for log, is_table in _runs_of_log(name, lines, request, len(logs) > 1):
             try:
                 run = learned_run(log, request, site)
             except RequestError as error:
-                if not several:
+                if not is_table:
                     raise _named(error, log.name) if len(logs) > 1 else error from None
                 reason = "; ".join(problem.detail for problem in _named(error, log.name).problems)
                 refused.append((RefusedRun(name=log.name, why=reason), error))

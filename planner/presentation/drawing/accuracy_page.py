@@ -189,9 +189,9 @@ def _ranking(summary: Summary) -> str:
         "true times may expect, given how far repeats of equal plans of the source lie apart. "
         "Regret is the measured time of the plan predicted fastest over the best.</p>"
     )
-    several, pairs = large_groups_and_pairs(summary.ranking)
-    table = _groups(several[:MOST_ROWS]) if several else ""
-    if pairs := pairs[: max(MOST_ROWS - len(several), 0)]:
+    groups, pairs = large_groups_and_pairs(summary.ranking)
+    table = _groups(groups[:MOST_ROWS]) if groups else ""
+    if pairs := pairs[: max(MOST_ROWS - len(groups), 0)]:
         table += f"<details><summary>{pairs_in_order(pairs)}</summary>{_groups(pairs)}</details>"
     return _section("Ranking", note + table)
 

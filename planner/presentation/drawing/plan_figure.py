@@ -61,8 +61,8 @@ class _Plot:
             at, end = self.y(value), self.left + self.wide
             yield f'<path class="grid" d="M{self.left:g} {at:.1f}H{end:g}"/>'
             yield f'<text class="end" x="{self.left - 6:g}" y="{at + 4:.1f}">{value:,g}</text>'
-        where = f"translate({self.left - room:g} {self.top + self.high / 2:g}) rotate(-90)"
-        yield f'<text class="middle" transform="{where}">{name}</text>'
+        transform = f"translate({self.left - room:g} {self.top + self.high / 2:g}) rotate(-90)"
+        yield f'<text class="middle" transform="{transform}">{name}</text>'
 
 
 def plan_figure(answer: PlanAnswer, theme: Theme = "auto") -> str:

@@ -55,12 +55,12 @@ def _record(record: Record, report: PlanReport) -> Iterator[str]:
 
 def _nearest(run: ScoredRun, accelerator_id: str) -> list[str]:
     elsewhere = run.accelerator != accelerator_id
-    where = f"{run.accelerators}"
-    where += f" x {accelerator(run.accelerator).name}" if elsewhere else ""
+    machines = f"{run.accelerators}"
+    machines += f" x {accelerator(run.accelerator).name}" if elsewhere else ""
     degrees = [f"{name} {degree}" for name in ("tp", "cp", "pp", "ep")
                if (degree := getattr(run, name)) > 1 or name == "tp"]  # fmt: skip
     return [
-        f"nearest: {run.model} on {where}",
+        f"nearest: {run.model} on {machines}",
         " ".join(degrees),
         f"predicted {seconds(run.predicted_s)}, measured {seconds(run.measured_s)}",
     ]

@@ -86,13 +86,13 @@ def _header_rows(
         indent=2,
     )
     count = f"{answer.generation_accelerators:,}"
-    where = f"the same {count}" if way.generation == "same" else f"{count} other"
+    which = f"the same {count}" if way.generation == "same" else f"{count} other"
     engines = f"{answer.engines:,} engine{'s' * (answer.engines > 1)} of tp {way.generation_tp}"
     stated = f"{spec.generation_tokens_per_s or 0:,.0f} tokens/s per accelerator, as stated"
     made = answer.generated
     yield Flow(
         [
-            f"on {where} accelerators",
+            f"on {which} accelerators",
             engines,
             *(_engine(made, spec.max_num_seqs) if made else [stated]),
         ],
@@ -142,7 +142,7 @@ def _layouts(
 def _other_layout(way: Way, best: Way, request: ReinforcementRequest) -> RenderableType:
     """Another way, against the one that is answered."""
     nodes = way.generation_nodes
-    where = (
+    machines = (
         "generating on the ranks that train"
         if way.generation == "same"
         else f"{nodes} node{'s' * (nodes > 1)} generate, {request.nodes - nodes} train"
@@ -155,7 +155,7 @@ def _other_layout(way: Way, best: Way, request: ReinforcementRequest) -> Rendera
     return Flow(
         [
             f"{way.name}: {seconds(way.step_time_s)} per step",
-            where,
+            machines,
             f"tp {way.generation_tp}",
             f"limited by {way.limited_by}",
             *late,
@@ -180,9 +180,9 @@ def _transfer(answer: ReinforcementAnswer) -> Iterator[RenderableType]:
     """The steps that the transfer's seconds add up from."""
     pieces = [f"{amount(answer.weight_bytes)} of weights"]
     for t in answer.transfer:
-        how = f"gathered over {t.ranks:,} ranks" if t.op == "all_gather" else "sent"
+        route = f"gathered over {t.ranks:,} ranks" if t.op == "all_gather" else "sent"
         size = amount(t.payload_bytes)
-        pieces.append(f"{t.title}: {size} {how} in {seconds(t.seconds)}")
+        pieces.append(f"{t.title}: {size} {route} in {seconds(t.seconds)}")
     if not answer.transfer:
         pieces.append("every rank already has all of them")
     yield Flow(pieces, indent=4, style="dim", head="  weight_transfer: ")

@@ -176,9 +176,9 @@ def _rank_order(orders: Sequence[RankOrder], used: str) -> list[RenderableType]:
         return []
     best, other = orders[0], orders[-1]
     gain = f"{100 * other.slower_by:.2f} % faster than {other.rank_order}"
-    how = "as here" if best.rank_order == used else "--open rank_order searches both"
+    hint = "as here" if best.rank_order == used else "--open rank_order searches both"
     by = f"run by {', '.join(best.frameworks) or 'no framework, as it is'}"
-    return [Flow([f"Ranks in the order {best.rank_order}: {gain}", by, how], indent=2)]
+    return [Flow([f"Ranks in the order {best.rank_order}: {gain}", by, hint], indent=2)]
 
 
 def estimate_screen(

@@ -88,7 +88,7 @@ def _tornado(
     names = min(longest, max(len(row.title) for row in rows))
     values = max([len(row.value) for row in rows] + [4])
     asked_ends = _column_factors(answer)
-    ends = [_ends(row, asked_ends, again) for row in rows for again in (False, True)]
+    ends = [_ends(row, asked_ends, replanned) for row in rows for replanned in (False, True)]
     low, high = (max([len(pair[i]) for pair in ends] + [5]) for i in (0, 1))
     width = min(console.width, _WIDEST)
     elastic = width >= _WIDE
@@ -101,14 +101,14 @@ def _tornado(
     limit = reach(rows)
     letters = console.options.ascii_only
     for row in rows:
-        for again in (False, True)[: 1 + row.again]:
-            low_cell, right = _ends(row, asked_ends, again)
-            title, value = ("  planned again", "") if again else (row.title, row.value)
-            line = Text(no_wrap=True, overflow="ellipsis", style="dim" if again else "")
+        for replanned in (False, True)[: 1 + row.again]:
+            low_cell, right = _ends(row, asked_ends, replanned)
+            title, value = ("  planned again", "") if replanned else (row.title, row.value)
+            line = Text(no_wrap=True, overflow="ellipsis", style="dim" if replanned else "")
             line.append(f"{_cut(title, names):{names}}  {value:>{values}}  {low_cell:>{low}} ")
-            line.append_text(_bars(row, again, side, limit, letters))
+            line.append_text(_bars(row, replanned, side, limit, letters))
             line.append(f" {right:>{high}}")
-            if elastic and not again:
+            if elastic and not replanned:
                 line.append(f"  {row.elasticity:>10}")
             yield line
     marks = {up: signs[letters] for up, signs in _SIGNS.items()}
@@ -123,23 +123,23 @@ def _column_factors(answer: SensitivityAnswer) -> tuple[str, str]:
     return factor_words(low) if low < 1 else "", factor_words(high) if high > 1 else ""
 
 
-def _ends(row: Row, asked_ends: tuple[str, str], again: bool) -> tuple[str, str]:
+def _ends(row: Row, asked_ends: tuple[str, str], replanned: bool) -> tuple[str, str]:
     """The two end values of a line, marked if their factor differs from the column's."""
     cells = {False: "", True: ""}
     for bar in row.bars:
-        cell = bar.replanned_words if again else bar.fixed_words
+        cell = bar.replanned_words if replanned else bar.fixed_words
         factor = factor_words(bar.factor)
         if cell:
             cells[bar.factor > 1] = cell if factor in asked_ends else f"{cell}^"
     return cells[False], cells[True]
 
 
-def _bars(row: Row, again: bool, side: int, limit: float, letters: bool) -> Text:
+def _bars(row: Row, replanned: bool, side: int, limit: float, letters: bool) -> Text:
     """The cells of a line's bars, decreases left of the base; a longer bar is drawn first."""
     cells: list[tuple[str, str]] = [(" ", "")] * (2 * side)
 
     def change(bar: Bar) -> float:
-        return (bar.replanned if again else bar.fixed) or 0.0
+        return (bar.replanned if replanned else bar.fixed) or 0.0
 
     for bar in sorted(row.bars, key=lambda bar: -abs(change(bar))):
         sign, letter, colour = _SIGNS[bar.factor > 1]

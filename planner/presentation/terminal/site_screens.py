@@ -230,12 +230,12 @@ def _errors(answer: SiteAnswer) -> RenderableType:
     table.add_column("taught", no_wrap=True, overflow="ellipsis", max_width=26)
     for title in ("measured", "without site", "left out"):
         table.add_column(title, justify="right", vertical="bottom", min_width=8)
-    alone = len(answer.errors) < 2
+    single = len(answer.errors) < 2
     for e, run in zip(answer.errors[:_MOST_ROWS], answer.runs, strict=False):
         taught = f"{run.learned_at:%Y-%m-%d} {run.taught_by or ''}".rstrip()
         table.add_row(
             e.id[:6], e.file, taught, seconds(e.measured_s), _signed(e.error_without),
-            "-" if alone else _signed(e.error_left_out),
+            "-" if single else _signed(e.error_left_out),
         )  # fmt: skip
     rows: list[RenderableType] = [table]
     if (rest := len(answer.errors) - _MOST_ROWS) > 0:

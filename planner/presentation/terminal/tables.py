@@ -172,12 +172,12 @@ def _width(column: Sequence[str]) -> int:
 
 def _varied_fields(search: SearchSpec) -> list[str]:
     """The plan fields for which the request itself leaves several values."""
-    several = [
+    limited = [
         name
         for name, bounds in search.limits.items()
         if (len(bounds.values) > 1 if bounds.values is not None else bounds.min != bounds.max)
     ]
-    return [*search.open, *several]
+    return [*search.open, *limited]
 
 
 def _cell(value: int | bool | str | Sequence[int]) -> str:

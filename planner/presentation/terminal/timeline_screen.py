@@ -204,8 +204,8 @@ def comparison_screen(answer: ComparisonAnswer, console: Console) -> RenderableT
     if refused:
         rows += [Text(), Text("Cannot run here", style="bold")]
     for reason, chunks in refused.items():
-        several = f" ({', '.join(chunks)} chunks)" if len(chunks) > 1 else ""
-        rows.append(Text(f"  {reason}{several}"))
+        counts = f" ({', '.join(chunks)} chunks)" if len(chunks) > 1 else ""
+        rows.append(Text(f"  {reason}{counts}"))
     return Group(*rows)
 
 

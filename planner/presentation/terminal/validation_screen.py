@@ -45,13 +45,13 @@ def validation_screen(report: ValidationReport, console: Console) -> RenderableT
 def _header(report: ValidationReport) -> RenderableType:
     request, environment = report.request, report.environment
     devices = " + ".join(environment["devices"]).replace("cpu", "CPU")
-    where = (
+    machine = (
         f"{environment['processes']} processes of {devices}, {environment['threads_per_process']} "
         f"thread each, {environment['cores']} cores, torch {environment['torch']}"
     )
     parts = [*whole_plan_words(request["plan"]), request["training"]["precision"]]
     rows = [
-        Flow([Text(request["model"]["name"], "bold"), where], "  on  ", indent=2),
+        Flow([Text(request["model"]["name"], "bold"), machine], "  on  ", indent=2),
         Flow(parts, indent=2, head="  "),
     ]
     if report.scaled_from:

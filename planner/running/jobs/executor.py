@@ -232,7 +232,7 @@ class JobRun:
         return outcome
 
     def _process(
-        self, phase: str, step: str, at: tuple[int, int], arguments: dict[str, Any], again: int = 0
+        self, phase: str, step: str, at: tuple[int, int], arguments: dict[str, Any], tries: int = 0
     ) -> dict[str, Any]:
         settings, lock = self.settings, self._machine_lock(phase)
         task = task_line(
@@ -256,7 +256,7 @@ class JobRun:
                     return message
                 if "ended" in message:
                     self.executor.check()
-                    if again < self._restarts(message["ended"]):
+                    if tries < self._restarts(message["ended"]):
                         break
                     return {"failed": _crashed(message["ended"])}
                 if "log" in message and log_bytes < _LOG_BYTES:
@@ -277,7 +277,7 @@ class JobRun:
         finally:
             self.step_process.stop()
             self.step_process = None
-        return self._process(phase, step, at, arguments, again + 1)
+        return self._process(phase, step, at, arguments, tries + 1)
 
     def _restarts(self, code: int) -> int:
         """How many times a step that ended with this code is begun again here."""
@@ -344,8 +344,8 @@ def _job_progress(part: dict[str, Any], at: tuple[int, int]) -> Progress:
 
 
 def _crashed(code: int) -> dict[str, Any]:
-    how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-    return failure_document("run/crashed", "The run failed", f"the process of the step {how}")
+    ending = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+    return failure_document("run/crashed", "The run failed", f"the process of the step {ending}")
 
 
 def _too_long(seconds: float) -> dict[str, Any]:

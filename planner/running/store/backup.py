@@ -45,9 +45,11 @@ def restore(source: Path, url: str | None) -> list[str]:
 
     The service is to be stopped.
     """
-    there = [name for name in (*_DATABASES, *_FOLDERS) if data_folder(name).exists()]
-    if there:
-        detail = f"{data_folder('')} has {', '.join(there)}: move them away, or name another folder"
+    existing = [name for name in (*_DATABASES, *_FOLDERS) if data_folder(name).exists()]
+    if existing:
+        detail = (
+            f"{data_folder('')} has {', '.join(existing)}: move them away, or name another folder"
+        )
         raise refuse("", "exists", detail)
     try:
         with zipfile.ZipFile(source) as archive:

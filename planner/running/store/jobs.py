@@ -107,8 +107,8 @@ class Jobs:
         with self._database.writing() as connection:
             if key is not None:
                 claimed = claim_key(self._database, connection, caller, key, fingerprint, name)
-                if there := _job_row(connection, claimed):
-                    return there, False
+                if existing := _job_row(connection, claimed):
+                    return existing, False
                 name = claimed  # the new id, or that of a deleted job
             waiting = sa.select(sa.func.count()).where(JOBS.c.state == "queued")
             if (connection.scalar(waiting) or 0) >= most_waiting:

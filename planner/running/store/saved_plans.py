@@ -42,9 +42,9 @@ class SavedPlans:
             "saved_at": self._database.now(), "owner": owner or None,
         }  # fmt: skip
         with self._database.writing() as connection:
-            there = connection.scalar(_with_name(name, sa.select(SAVED_PLANS.c.name)))
+            existing = connection.scalar(_with_name(name, sa.select(SAVED_PLANS.c.name)))
             connection.execute(self._database.upsert(SAVED_PLANS, row, "name"))
-        return there is None
+        return existing is None
 
     def get(self, name: str) -> SavedPlan | None:
         """What is saved under a name."""

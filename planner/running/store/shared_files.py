@@ -68,9 +68,9 @@ class SharedFiles:
             self._sync_all(connection)
 
     def _sync_all(self, connection: sa.Connection) -> None:
-        here, there = _local_versions(), _shared_versions(connection)
-        for name in here.keys() | there.keys():
-            local, shared = here.get(name), there.get(name)
+        local_versions, shared_versions = _local_versions(), _shared_versions(connection)
+        for name in local_versions.keys() | shared_versions.keys():
+            local, shared = local_versions.get(name), shared_versions.get(name)
             chosen = _chosen(name, local, shared, self._synced.get(name))
             if chosen.digest != (local.digest if local else ""):
                 _write(name, chosen)

@@ -281,12 +281,12 @@ def _try(grid: Grid, digits: Sequence[int]) -> None:
     except Contradiction:
         return
     except RequestError as error:
-        alone = [problem for problem in error.problems if problem.code != "inconsistent"]
-        if alone:
+        certain = [problem for problem in error.problems if problem.code != "inconsistent"]
+        if certain:
             settings = grid.settings(digits)
             pointers = {join("", *setting.path): setting.pointer for setting in settings}
             raise _with_pointers(
-                RequestError(alone), lambda at: _pointer_into_grid(at, pointers)
+                RequestError(certain), lambda at: _pointer_into_grid(at, pointers)
             ) from None
 
 

@@ -99,11 +99,11 @@ def _ray(workers: int | None) -> Iterator[Ready]:
     streaming = type("StreamingRayBackend", (RayBackend,), {"supports_return_generator": True})
     register_parallel_backend("ray", streaming)
     address = os.environ.get("RAY_ADDRESS")
-    here = {} if address else {"num_cpus": workers}
+    limits = {} if address else {"num_cpus": workers}
     starts = not ray.is_initialized()
     if starts:
         with _connecting(address):
-            ray.init(log_to_driver=False, logging_level=logging.ERROR, **here)
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **limits)
     # Until its shutdown, Ray prints the state of its workers to standard output, where the answer
     # belongs.
     with redirect_stdout(sys.stderr):

@@ -97,9 +97,9 @@ def _saved(
         for tensor in saved_tensors(records):
             total[f"{whose}{tensor.name}"] += times * _one(tensor_bytes(tensor, d))
 
-    for records, size, again in zip(g.micro.layers, stages.layers, stages.recomputed, strict=True):
-        add(records, size[index] - again[index])
-        total["layer input"] += again[index] * _one(layer_input_bytes(s.model, d))
+    for records, size, redone in zip(g.micro.layers, stages.layers, stages.recomputed, strict=True):
+        add(records, size[index] - redone[index])
+        total["layer input"] += redone[index] * _one(layer_input_bytes(s.model, d))
     add(g.micro.embedding, float(stages.first[index]))
     for encoder in g.micro.encoders:
         add(encoder.records, float(stages.first[index]), "encoder ")

@@ -33,9 +33,9 @@ class StoredValidation(Spec):
         """The result in one line."""
         report = self.report
         measured = report["measured_iteration_time_s"]["median"]
-        where = "scaled down" if report.get("scaled_from") else "as it is"
+        scale = "scaled down" if report.get("scaled_from") else "as it is"
         return (
-            f"validated {self.made_at:%Y-%m-%d}, {where}: {report['verdict']}, "
+            f"validated {self.made_at:%Y-%m-%d}, {scale}: {report['verdict']}, "
             f"{measured:.4g} s measured, {report['predicted_iteration_time_s']:.4g} s predicted"
         )
 

@@ -221,8 +221,8 @@ def own_folder(output: Path | None) -> Iterator[Path]:
         if any(output.iterdir()):
             raise refuse("", "file_exists", f"{output} is not empty")
     except OSError as error:
-        where = output or tempfile.gettempdir()
-        raise refuse("", "cannot_write", f"cannot write {where}: {error.strerror}") from None
+        place = output or tempfile.gettempdir()
+        raise refuse("", "cannot_write", f"cannot write {place}: {error.strerror}") from None
     try:
         with disk_full_as_run_failure(output):
             yield output.resolve()

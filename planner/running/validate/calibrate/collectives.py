@@ -91,9 +91,9 @@ def crowding(clock: Clock) -> Iterator[dict[str, Any]]:
             return times
 
         times = timed_on_all_ranks(run, 7)
-        alone = sorted(times["alone"])[len(times["alone"]) // 2]
+        alone_s = sorted(times["alone"])[len(times["alone"]) // 2]
         yield {
-            "kernel": name, "ranks": dist.get_world_size(), "alone_s": alone,
+            "kernel": name, "ranks": dist.get_world_size(), "alone_s": alone_s,
             **point(times["together"]),
         }  # fmt: skip
 

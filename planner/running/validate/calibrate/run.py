@@ -50,8 +50,8 @@ def assemble(
     """The profile from the measurements on this machine."""
     points: dict[str, list[Any]] = {}
     for m in measurements:
-        for kind, some in m.points.items():
-            points.setdefault(kind, []).extend(some)
+        for kind, rows in m.points.items():
+            points.setdefault(kind, []).extend(rows)
     device = measurements[-1].device if measurements else "cpu"
     return Calibration(
         id=name,
@@ -78,11 +78,13 @@ def measure(
     progress: Callable[[str], None],
 ) -> Measured:
     """The measurements of one job, run in an empty folder.  Raises RunFailed."""
-    who = f"{ranks} process{'es' * (ranks > 1)}: "
+    head = f"{ranks} process{'es' * (ranks > 1)}: "
     script = FRAMEWORK.render(request, request.named_plan).files[run_files.SCRIPT]
     (folder / run_files.SCRIPT).write_text(script, encoding="utf-8")
     (folder / run_files.JOB).write_text(job.model_dump_json(), encoding="utf-8")
-    process.launch(folder, ranks, limits, module=WORKER, progress=lambda text: progress(who + text))
+    process.launch(
+        folder, ranks, limits, module=WORKER, progress=lambda text: progress(head + text)
+    )
     try:
         return Measured.model_validate_json((folder / RESULT).read_bytes())
     except (OSError, ValidationError):

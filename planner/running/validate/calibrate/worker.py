@@ -137,12 +137,12 @@ class Worker:
             times = blocks(tp=ranks, sequence_parallel=runtime == "sequence_parallel")
             sent = 0.0
             if cpu is clock:
-                some = (Collective(op=name, bytes=payload) for name in names)
-                sent = sum(2 * collectives.collective(c, clock)["seconds"] for c in some)
+                sums = (Collective(op=name, bytes=payload) for name in names)
+                sent = sum(2 * collectives.collective(c, clock)["seconds"] for c in sums)
             for side, seconds in times.items():
-                alone = point(plain[side])["seconds"] + sent
+                alone_s = point(plain[side])["seconds"] + sent
                 yield {
-                    "runtime": runtime, "direction": side, **point([s - alone for s in seconds]),
+                    "runtime": runtime, "direction": side, **point([s - alone_s for s in seconds]),
                 }  # fmt: skip
 
 

@@ -122,9 +122,9 @@ def _even_counts(script: Any, chosen: torch.Tensor) -> tuple[list[int], list[int
     c = script.C
     each, more = divmod(chosen.numel(), c.num_experts + c.zero_experts)
     sent = [each + (expert < more) for expert in range(c.num_experts)]
-    here = c.num_experts // c.ep
-    first = script.EXPERT_MESH.get_local_rank("ep") * here
-    return sent, sent[first : first + here] * c.ep
+    local_experts = c.num_experts // c.ep
+    first = script.EXPERT_MESH.get_local_rank("ep") * local_experts
+    return sent, sent[first : first + local_experts] * c.ep
 
 
 class _StaticStage:

@@ -231,17 +231,17 @@ def folders(handle: Handle) -> tuple[Path, ...]:
 
 def missing(folder: Path, ranks: int) -> list[int]:
     """The ranks of a run without a result file."""
-    there = {
+    present = {
         int(match[1])
         for path in folder.glob("rank-*.json")
         if (match := re.fullmatch(r"rank-(\d{1,7})\.json", path.name))
     }
-    return [rank for rank in range(ranks) if rank not in there]
+    return [rank for rank in range(ranks) if rank not in present]
 
 
 def final_status(folder: Path, ranks: int) -> Status:
     """The final status of a run, from the result files of its ranks."""
     if not (lacking := missing(folder, ranks)):
         return Status(state="succeeded")
-    some = ", ".join(map(str, lacking[:5])) + (", ..." if len(lacking) > 5 else "")
-    return Status(state="failed", detail=f"ended without the results of ranks {some}")
+    numbers = ", ".join(map(str, lacking[:5])) + (", ..." if len(lacking) > 5 else "")
+    return Status(state="failed", detail=f"ended without the results of ranks {numbers}")

@@ -105,8 +105,8 @@ def _report(
         return error
     unscaled = Scaled(as_run.request, ())
     report = compare(as_run, unscaled, answer, results, {}, tolerance)
-    there = {key: value for key, value in report.environment.items() if key not in _OF_THIS_MACHINE}
-    return report.model_copy(update={"environment": there})
+    kept = {key: value for key, value in report.environment.items() if key not in _OF_THIS_MACHINE}
+    return report.model_copy(update={"environment": kept})
 
 
 def _last_words(folder: Path) -> str:

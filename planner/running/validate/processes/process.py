@@ -77,8 +77,8 @@ class RunFailed(Exception):
     """
 
     def __init__(self, code: str, reason: str, rank: int | None = None, log: str = "") -> None:
-        who = "the run" if rank is None else f"rank {rank}"
-        super().__init__(f"{who} {reason}")
+        subject = "the run" if rank is None else f"rank {rank}"
+        super().__init__(f"{subject} {reason}")
         self.code, self.rank, self.log = code, rank, log
 
     def document(self) -> dict[str, Any]:
@@ -210,9 +210,9 @@ class _Watch:
         try:
             while agent.poll() is None:
                 self._check(start)
-                if (where := self._progress_text()) != shown:
-                    self.progress(where)
-                    shown = where
+                if (text := self._progress_text()) != shown:
+                    self.progress(text)
+                    shown = text
                 with suppress(subprocess.TimeoutExpired):
                     agent.wait(_TICK_S)
         except BaseException:

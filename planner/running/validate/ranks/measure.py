@@ -80,11 +80,11 @@ def parts(of: profile, device: torch.device, total_s: float) -> dict[str, float]
     assert of.profiler is not None
     assert of.profiler.kineto_results is not None
     cuda = device.type == "cuda"
-    there = DeviceType.CUDA if cuda else DeviceType.CPU
+    kind = DeviceType.CUDA if cuda else DeviceType.CPU
     spans = (
         (event.start_ns(), event.start_ns() + event.duration_ns(), label)
         for event in of.profiler.kineto_results.events()
-        if event.device_type() == there
+        if event.device_type() == kind
         and (label := _label(event.name(), event.is_user_annotation(), cuda))
     )
     seconds = dict.fromkeys(PARTS, 0.0)

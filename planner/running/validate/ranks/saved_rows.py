@@ -134,8 +134,8 @@ def _named(saved: tuple[Saved, ...]) -> Iterator[tuple[str, Saved]]:
             name = known
         elif _is_input(s):
             order = _INPUTS if s.module in modules.ran else _CHECKPOINTED
-            several = modules.inputs[s.module] > 1
-            name = order[inputs[s.module] % 3] if several else "query"
+            has_several = modules.inputs[s.module] > 1
+            name = order[inputs[s.module] % 3] if has_several else "query"
             inputs[s.module] += 1
         elif part == "mlp" and not f"{s.maker}.".startswith(f"{s.module}."):
             name = "mlp norm output"  # the input of a recomputed MLP

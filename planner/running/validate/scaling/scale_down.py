@@ -76,9 +76,9 @@ def scaled(request: PlanRequest, sizes: Sizes | None = None) -> Scaled:
     model on GPUs, except for the number of layers.
     Raises RequestError if no smaller plan satisfies the rules of the script.
     """
-    here = local.cluster()
-    on_cpu = here.groups[0].accelerator.id == local.CPU_ID
-    processes = MOST_CPU_PROCESSES if on_cpu else here.accelerators
+    machine = local.cluster()
+    on_cpu = machine.groups[0].accelerator.id == local.CPU_ID
+    processes = MOST_CPU_PROCESSES if on_cpu else machine.accelerators
     same = request.cluster.name.startswith("local")
     degrees = _degrees(request.named_plan, processes)
     return _scaled_to(request, degrees, local.cluster, sizes or Sizes(), same, on_cpu and not same)
