@@ -304,5 +304,4 @@ class Collectives:
         kinds = [
             plans.moe_dispatcher == code("moe_dispatcher", n) for n in ("alltoall", "allgather")
         ]
-        chosen: Array = np.select(kinds, [exchange, gather], np.minimum(exchange, deduplicated))
-        return chosen
+        return np.select(kinds, [exchange, gather], np.minimum(exchange, deduplicated))

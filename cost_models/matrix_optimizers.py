@@ -122,8 +122,7 @@ class MatrixOptimizer:
         if not self.rule.newton_schulz_steps:
             return total / ranks
         largest_share = np.maximum(total / ranks, np.minimum(total, largest))
-        part: Array = np.where(self._everywhere, total / ranks, largest_share)
-        return part
+        return np.where(self._everywhere, total / ranks, largest_share)
 
     @cached_property
     def _factors(self) -> Sequence[tuple[Array, Array]]:

@@ -49,8 +49,7 @@ class RateGrid:
             weight = reduce(np.multiply, [s[c] for s, c in zip(shares, corner, strict=True)])
             at = tuple(low[c] for low, c in zip(lows, corner, strict=True))
             total = total + weight * self.log_rate[at]
-        rate: Array = np.exp2(total)
-        return rate
+        return np.exp2(total)
 
 
 @dataclass(frozen=True)

@@ -269,8 +269,7 @@ def _links(tier: NetworkTier, op: str, ranks: Array) -> Array:
         if op in ("send", "all_to_all"):
             return 1.0 / axes
         used: Array = np.ceil(np.log2(np.maximum(ranks, 2.0)) / np.log2(TORUS_SIDE))
-        share: Array = np.minimum(used, axes) / axes
-        return share
+        return np.minimum(used, axes) / axes
     domain = tier.domain_accelerators or 2
     return (ranks - 1.0) / (domain - 1.0) if tier.topology == "mesh" and domain > 1 else 1.0
 

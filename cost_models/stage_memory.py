@@ -107,8 +107,7 @@ class StageMemory:
     @cached_property
     def total_bytes(self) -> FloatArray:
         """Of each stage."""
-        total: FloatArray = np.asarray(sum_of(self.parts.values()))
-        return total
+        return np.asarray(sum_of(self.parts.values()))
 
     @cached_property
     def spare_bytes(self) -> FloatArray:
@@ -165,8 +164,7 @@ def least_needed_bytes(s: CostContext, g: KeyedPlans) -> Array:
     parts, spare = slot.parts(_StageSet(0, 0, _ALL, 0.0, 1.0, 1.0))
     if OPTIMIZERS[s.training.optimizer].by_matrix:
         parts["optimizer"] = 0.0
-    needed: Array = sum_of(parts.values()) - spare
-    return needed
+    return sum_of(parts.values()) - spare
 
 
 def _slots(s: CostContext, g: KeyedPlans, all_stages: bool) -> Iterator[_Slot]:

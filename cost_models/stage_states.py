@@ -126,14 +126,13 @@ def paged_bytes(s: CostContext, g: KeyedPlans) -> Array:
     training, zero = s.training, g.plans.zero_stage
     each = training.optimizer_bytes_per_parameter - training.resident_optimizer_bytes
     shards = (g.state.spread(g.held.shards), g.state.spread(g.held.expert_shards))
-    largest: Array = max_of(
+    return max_of(
         sum_of(
             state_memory.optimizer_bytes(parameters, each, zero, ranks)
             for parameters, ranks in zip(slot, shards, strict=True)
         )
         for slot in g.trained_stage_parameters
     )
-    return largest
 
 
 def flat_step_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
@@ -169,8 +168,7 @@ def list_step_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
         parameters / np.where(g.plans.zero_stage > 0, ranks, 1.0)
         for parameters, ranks in zip(g.trained_stage_parameters[slot], shards, strict=True)
     )
-    step_bytes: Array = 4.0 * stepped * g.runtime.steps_by_list
-    return step_bytes
+    return 4.0 * stepped * g.runtime.steps_by_list
 
 
 def placeholder_bytes(g: KeyedPlans, slot: int) -> Array:
@@ -281,8 +279,7 @@ def _gathered_layer(g: KeyedPlans, parameters: HeldParameters, layers: LayerPara
     layer = max_of(plain + expert for plain, expert in layers)
     with_table = np.maximum(layer, g.state.spread(parameters.embedding))
     gathers_root = np.asarray(g.runtime.gathers_root_weights) > 0
-    largest: Array = np.where(gathers_root, layer, with_table)
-    return largest
+    return np.where(gathers_root, layer, with_table)
 
 
 def _gathered_at_once(g: KeyedPlans, layer: Array) -> Array:
@@ -292,8 +289,7 @@ def _gathered_at_once(g: KeyedPlans, layer: Array) -> Array:
         experts_together, g.state.spread(g.held.widest_together), g.state.spread(g.held.widest)
     )
     widest = np.minimum(layer, matrix)
-    used: Array = np.where(np.asarray(g.runtime.gathers_by_matrix) > 0, widest, layer)
-    return used
+    return np.where(np.asarray(g.runtime.gathers_by_matrix) > 0, widest, layer)
 
 
 def _whole_table_bytes(g: KeyedPlans, slot: int, stored_bytes: Array) -> Array:

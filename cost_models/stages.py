@@ -93,8 +93,7 @@ def virtual_layers(
     cumulative = np.pad(np.cumsum(is_kind, axis=1), ((0, 0), (1, 0))).astype(np.float64)
 
     def split(stops: NDArray[np.int64]) -> FloatArray:
-        counts: FloatArray = cumulative[:, stops] - cumulative[:, starts]
-        return counts
+        return cumulative[:, stops] - cumulative[:, starts]
 
     layer_counts = split(starts + sizes)
     if recompute_num_layers == 0:

@@ -226,8 +226,7 @@ def alone_micro_batches(plans: Plans, micro_batches: Array) -> Array:
     schedules.py); the mean over ranks, in micro-batches of v chunks.
     """
     passes = plans.pp - 1.0 + (plans.vpp - 1.0) * plans.pp + 1.0
-    count: Array = np.minimum(passes / plans.vpp, micro_batches)
-    return count
+    return np.minimum(passes / plans.vpp, micro_batches)
 
 
 @formula("s", "derived")
@@ -307,8 +306,7 @@ def messages(g: KeyedPlans) -> Array:
 
     The ends of the pipeline send fewer; the price is that of a stage between them.
     """
-    count: Array = 2.0 * g.micro_batches * g.plans.vpp
-    return count
+    return 2.0 * g.micro_batches * g.plans.vpp
 
 
 def _pipeline_s(

@@ -155,8 +155,7 @@ class _Wrapper:
             fixed = np.where(self.sharded, shards.fixed_s, unsharded.fixed_s)
             each = np.where(self.sharded, shards.per_unit_s, unsharded.per_unit_s)
             total = total + often * (fixed + each * parameters) * self.slower
-        chosen: Array = np.where(self.own, total, otherwise)
-        return chosen
+        return np.where(self.own, total, otherwise)
 
 
 @dataclass(frozen=True)
@@ -264,8 +263,7 @@ def optimizer_step_bytes(training: TrainingSpec, runtime: Traits) -> Array:
     states = passes * training.optimizer_bytes_per_parameter
     copied = 0.0 if gradient == 4.0 else gradient + 4.0 + 8.0
     after = (4.0 + training.weight_bytes + gradient) * (1.0 - runtime.weights_are_masters)
-    moved: Array = states + 4.0 + 12.0 + copied + after
-    return moved
+    return states + 4.0 + 12.0 + copied + after
 
 
 @formula("s", "gpu-day")

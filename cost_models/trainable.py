@@ -85,8 +85,7 @@ def frozen_bytes(training: TrainingSpec, runtime: Traits) -> Array:
     cast = CAST_WEIGHT_BYTES.get(training.precision, 0.0)
     # A weight that is stored in fp8 is itself the copy that is not transposed.
     own_copies = stored * (training.gathered_weight_bytes < training.weight_bytes)
-    total: Array = stored + (cast - own_copies) * runtime.keeps_cast_weights
-    return total
+    return stored + (cast - own_copies) * runtime.keeps_cast_weights
 
 
 @formula("byte", "qlora")

@@ -156,5 +156,4 @@ class Head(End):
         share = np.minimum(HEAD_CHUNK / d.seq_length, 1.0)
         each = np.maximum(FP32_BYTES - share * (2.0 * FP32_BYTES + width), 0.0)
         by_chunk = r.chunks_head * (1.0 - d.fused_loss) * each * d.tokens * vocab
-        spared: Array = by_chunk + d.chunked_loss * r.keeps_chunk_logits * weights
-        return spared
+        return by_chunk + d.chunked_loss * r.keeps_chunk_logits * weights

@@ -167,8 +167,7 @@ class Plans:
     def micro_batches(self, global_batch_size: int) -> FloatArray:
         """Micro-batches of a step on each pipeline; whole for legal plans."""
         samples = global_batch_size if self.global_batch_size is None else self.global_batch_size
-        count: FloatArray = samples / (self.dp * self.micro_batch_size)
-        return count
+        return samples / (self.dp * self.micro_batch_size)
 
     def reads(self, field: str) -> NDArray[np.bool_]:
         """Which plans a field has an effect on, by its declared conditions."""
@@ -255,8 +254,7 @@ def encoded(field: str, value: object) -> int:
 
 def is_one_of(codes: IntArray, field: str, *names: str) -> FloatArray:
     """1.0 where a column of codes holds one of some names of its vocabulary, else 0.0."""
-    flags: FloatArray = _flags(field, names)[codes]
-    return flags
+    return _flags(field, names)[codes]
 
 
 @cache

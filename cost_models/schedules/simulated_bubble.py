@@ -50,8 +50,7 @@ class _Step:
             weight = np.maximum(COST_STEPS - costs.sum(axis=0), 0)
             took = self.levels.makespans_s(*(np.stack([*costs, weight]) / self.visits))
             self.known[*costs] = took - self.micro_batches * (costs.sum(axis=0) + weight)
-        seconds: NDArray[np.float64] = self.known[forward, gradient]
-        return seconds
+        return self.known[forward, gradient]
 
 
 _step = lru_cache(maxsize=1 << 10)(_Step)

@@ -215,8 +215,7 @@ def _inverse(
     """The inverse of the covariance of runs; noise: of each run over the usual one."""
     noise_variance = scales.noise_variance(features) * np.array(noise)
     variance = covariance(scales, features, features) + np.diag(noise_variance)
-    inverse: Array = np.linalg.inv(variance).astype(np.float64)
-    return inverse
+    return np.linalg.inv(variance).astype(np.float64)
 
 
 # Outliers get more noise: Student's t, by this number of reweightings.

@@ -104,5 +104,4 @@ def _flat(answer: TimelineAnswer, lane: Lane) -> list[int]:
     end = np.rint(lane.end_s / answer.makespan_s * _TICKS).astype(np.int64)
     gap = start - np.concatenate([[0], end[:-1]])
     columns = (lane.kind, lane.micro_batch, lane.chunk, gap, end - start)
-    flat: list[int] = np.column_stack(columns).ravel().tolist()
-    return flat
+    return np.column_stack(columns).ravel().tolist()

@@ -22,8 +22,7 @@ def found(connection: sa.Connection) -> str | None:
     """The id that the database has; None: it has none, or no table for it."""
     if not sa.inspect(connection).has_table(IDENTITY.name):
         return None
-    id: str | None = connection.scalar(sa.select(IDENTITY.c.id))
-    return id
+    return connection.scalar(sa.select(IDENTITY.c.id))
 
 
 def loss(connection: sa.Connection, has_tables: bool, keeps_an_id: bool) -> str | None:
