@@ -18,10 +18,10 @@ from api.pool import Pool, Process, Worker
 from api.pool_worker import Fault, serve
 from api.spans import span
 
-_MOST = 16  # questions of one batch
-_FEW = 12  # questions for which a batch waits, where others of the caller are on their way
-_LINGER_S = 0.002  # that it waits for them
-_TOGETHER_S = 1.0  # CPU seconds of a batch; past it each question is computed alone
+_MAX_BATCH = 16  # questions in a batch
+_MIN_BATCH = 12  # questions that a batch waits for while others of the caller are on their way
+_LINGER_S = 0.002  # time that it waits for them
+_BATCH_CPU_S = 1.0  # CPU time of a batch; past it each question is computed alone
 
 
 @dataclass
@@ -47,7 +47,7 @@ class _Queue:
 
         Whoever asks one question at a time waits for nobody.
         """
-        if self.busy and not self.alone and len(self.waiting) < _FEW:
+        if self.busy and not self.alone and len(self.waiting) < _MIN_BATCH:
             await asyncio.sleep(_LINGER_S)
 
     def taken(self) -> list[_Pending]:
@@ -55,7 +55,7 @@ class _Queue:
         if self.alone:
             batch = [self.alone.popleft()]
         else:
-            share = min(_MOST, -(-len(self.waiting) // max(1, self.servers - self.busy)))
+            share = min(_MAX_BATCH, -(-len(self.waiting) // max(1, self.servers - self.busy)))
             batch = [self.waiting.popleft() for _ in range(share)]
         return [pending for pending in batch if not pending.answer.cancelled()]
 
@@ -127,7 +127,7 @@ class Batches(Pool):
         self, process: Process, batch: list[_Pending], budget: Budget, queue: _Queue
     ) -> None:
         if len(batch) > 1:
-            budget = replace(budget, cpu_s=min(budget.cpu_s, _TOGETHER_S))
+            budget = replace(budget, cpu_s=min(budget.cpu_s, _BATCH_CPU_S))
         questions = [pending.question for pending in batch]
         running = asyncio.ensure_future(process.run(self._work, (questions,), budget))
 

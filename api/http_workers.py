@@ -14,7 +14,7 @@ from types import FrameType
 from api.settings import Settings
 
 LISTENER = "PLANNER_LISTENER"  # the file number of the socket that a worker serves
-_SOON_S = 10.0  # a worker that ended sooner is restarted after a delay
+_EARLY_EXIT_S = 10.0  # a worker that ended sooner is restarted after a delay
 _PAUSE_S = 2.0
 _TICK_S = 0.2
 
@@ -44,7 +44,7 @@ class Workers:
         if worker is not None:
             if worker.poll() is None:
                 return
-            if time.monotonic() - began < _SOON_S:
+            if time.monotonic() - began < _EARLY_EXIT_S:
                 time.sleep(_PAUSE_S)
         if not self._stopping:
             self._workers[index] = self._start(index), time.monotonic()

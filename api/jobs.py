@@ -16,8 +16,8 @@ from planner.documents.service import OVER, JobAnswer, JobPage, JobRow, Kind
 from planner.running.store import Store
 from planner.running.store.jobs import Job
 
-_LOOK_S = 0.4  # between two looks for new events
-_SILENCE_S = 15.0  # after which a comment shows that the line is open
+_POLL_S = 0.4  # time between two looks for new events
+_SILENCE_S = 15.0  # time after which a comment shows that the stream is open
 
 
 def answer(job: Job) -> JobAnswer:
@@ -64,8 +64,8 @@ async def events(request: Request, store: Store, id: str, after: int) -> AsyncIt
             job = await while_following(store.jobs.get, id)
             if job is None or job.state in OVER:  # the caller has received all events before
                 return
-            silent_s += _LOOK_S
+            silent_s += _POLL_S
             if silent_s > _SILENCE_S:
                 yield ": still here\n\n"
         silent_s = 0.0 if batch or silent_s > _SILENCE_S else silent_s
-        await sleep(_LOOK_S)
+        await sleep(_POLL_S)

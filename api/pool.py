@@ -21,8 +21,8 @@ from planner.questions.question import Question
 T = TypeVar("T")
 Worker = Callable[[Connection, int, bool], None]
 
-_STOP_S = 0.5  # until a process that does not stop is killed
-_LOOK_S = 0.2  # between two looks at what a process uses
+_STOP_S = 0.5  # time until a process that does not stop is killed
+_POLL_S = 0.2  # time between two looks at what a process uses
 
 
 class Answered(NamedTuple, Generic[T]):
@@ -125,14 +125,14 @@ class Process:
             self.connection.send((work, arguments, budget))
             while True:
                 message = None
-                with move_on_after(_LOOK_S):
+                with move_on_after(_POLL_S):
                     message = await self._receive()
                 if message is not None:
                     if message[0] != "step":
                         break
                     best = message[1].best or best
                     watch.show(message[1])
-                if time.monotonic() - looked >= _LOOK_S:
+                if time.monotonic() - looked >= _POLL_S:
                     looked = time.monotonic()
                     if looked > too_late:
                         self.end()

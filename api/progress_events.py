@@ -23,8 +23,8 @@ from planner.documents.problems import internal_document
 from planner.progress import Step, Stopped, Watch, ignore, watched
 
 EVENTS = "text/event-stream"
-_LEAST_S = 0.1  # between two events of progress
-_SOON_S = 0.2  # a call that ends sooner is not watched for the end of its caller
+_MIN_INTERVAL_S = 0.1  # least time between two events of progress
+_WATCH_AFTER_S = 0.2  # a call that ends sooner is not watched for the end of its caller
 
 
 def event(name: str, document: bytes) -> bytes:
@@ -79,7 +79,7 @@ class Waiting:
 
         async def run() -> None:
             nonlocal failure
-            later = loop.call_later(_SOON_S, watch_the_caller)
+            later = loop.call_later(_WATCH_AFTER_S, watch_the_caller)
             try:
                 with reach, watched(watch):
                     await self.app(scope, received, stream.answer if stream else sent)
@@ -134,7 +134,7 @@ class _Stream:
             self._news = anyio.Event()
             assert self._latest is not None
             await self._event("progress", json.dumps(asdict(self._latest)).encode())
-            await anyio.sleep(_LEAST_S)
+            await anyio.sleep(_MIN_INTERVAL_S)
 
     async def answer(self, message: Message) -> None:
         """Take what the route sends."""

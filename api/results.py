@@ -28,7 +28,7 @@ from planner.questions.question import Question
 from planner.running.store import Unavailable
 
 _FOR_AN_HOUR = "private, max-age=3600"
-_LONGEST_KEY = 255
+_MAX_KEY_LENGTH = 255
 Id = Annotated[str, Path(max_length=64, pattern=r"^[a-z]{2}_[0-9a-f]{1,61}$")]
 
 
@@ -148,8 +148,8 @@ def _refuse_other_question(request: Request, key: str, parsed: work.Identified) 
 
 def checked_key(key: str) -> str:
     """An Idempotency-Key as it may be kept.  Raises RequestError."""
-    if len(key) > _LONGEST_KEY or not key.isascii() or not key.isprintable():
-        detail = f"must be printable, of at most {_LONGEST_KEY} characters"
+    if len(key) > _MAX_KEY_LENGTH or not key.isascii() or not key.isprintable():
+        detail = f"must be printable, of at most {_MAX_KEY_LENGTH} characters"
         raise refuse("/Idempotency-Key", "bad_parameter", detail, key)
     return key
 

@@ -18,8 +18,8 @@ from planner.documents.problems import refuse
 from planner.parent_process import die_with_parent
 
 _KEEP_ALIVE_S = 30
-_SHUTDOWN_TIMEOUT_S = 30  # for requests in progress when the service is told to stop
-_CUT_SHORT_S = 1  # the same, where the database does not answer
+_SHUTDOWN_TIMEOUT_S = 30  # limit on requests in progress when the service is told to stop
+_CUT_SHORT_S = 1  # that limit where the database does not answer
 
 
 def run(host: str | None, port: int | None, workers: int | None = None) -> int:

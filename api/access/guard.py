@@ -23,7 +23,7 @@ _NEED_KEY = ("/v1/", "/plans/", "/metrics")
 _UNLIMITED = ("/healthz", "/readyz")
 _FOREIGN = ("cross-site", "same-site")  # values of Sec-Fetch-Site
 Elsewhere = dict[tuple[str, str], int]  # calls by caller and server
-_MOST_CALLERS = 10_000  # that are remembered; the longest silent one is forgotten first
+_MAX_CALLERS = 10_000  # callers remembered; the longest silent one is forgotten first
 
 
 class Guard:
@@ -156,7 +156,7 @@ class Rates:
         if fine and caller in self._totals:
             self._totals[caller] += 1
         self._buckets[caller] = (calls - fine, now)
-        if len(self._buckets) > _MOST_CALLERS:
+        if len(self._buckets) > _MAX_CALLERS:
             self._buckets.popitem(last=False)
         headers = {
             "RateLimit-Limit": str(self.per_minute),

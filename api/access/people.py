@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
-EVERYONE = "*"  # in place of a group: whoever is signed in
-_NAMES = ("x-forwarded-email", "x-forwarded-user")  # the first one that is sent
+EVERYONE = "*"  # stands for a group of all who are signed in
+_NAME_HEADERS = ("x-forwarded-email", "x-forwarded-user")  # the first that is sent counts
 _GROUPS = "x-forwarded-groups"
-_PERSON = "user:"  # before the name of a person: no key's name has a colon
-_LONGEST = 64  # characters of an owner's name in the store
+_PERSON_PREFIX = "user:"  # precedes the name of a person: no key's name has a colon
+_MAX_NAME_LENGTH = 64  # limit on an owner's name in the store
 
 
 class Proxies(ProxyHeadersMiddleware):
@@ -61,7 +61,7 @@ def person(request: Request, roles: Mapping[str, Role]) -> Key | None:
         return None
     headers = request.headers
     # A header that is sent and no good names nobody: the next one may say another name.
-    sent = next((header for header in _NAMES if headers.getlist(header)), "")
+    sent = next((header for header in _NAME_HEADERS if headers.getlist(header)), "")
     name = _single_header(headers, sent)
     if not name:
         return None
@@ -70,9 +70,9 @@ def person(request: Request, roles: Mapping[str, Role]) -> Key | None:
     if not granted:
         raise Refused("forbidden", "none of your groups has a role in PLANNER_GROUP_ROLES")
     digest = hashlib.sha256(f"person {name}".encode()).hexdigest()
-    name = f"{_PERSON}{name}"
-    if len(name) > _LONGEST:
-        name = f"{name[: _LONGEST - 17]}-{digest[:16]}"
+    name = f"{_PERSON_PREFIX}{name}"
+    if len(name) > _MAX_NAME_LENGTH:
+        name = f"{name[: _MAX_NAME_LENGTH - 17]}-{digest[:16]}"
     return Key(name, max(granted, key=ROLES.index), digest)
 
 

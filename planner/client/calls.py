@@ -26,7 +26,7 @@ T = TypeVar("T")
 Document = Mapping[str, Any]
 KEY, KEY_FILE = "PLANNER_API_KEY", "PLANNER_API_KEY_FILE"
 _JSON, _EVENTS = "application/json", "text/event-stream"
-_KEPT = ("id", "cached", "links", "spent")  # metadata of a stored answer
+_STORED_FIELDS = ("id", "cached", "links", "spent")  # metadata of a stored answer
 
 
 class Budget(TypedDict, total=False):
@@ -193,8 +193,8 @@ class Calls:
         """The answer in a JSON document.  Raises ServiceError."""
         try:
             document = json.loads(content)
-            if isinstance(document, dict) and document.keys() >= {*_KEPT}:
-                self.kept = AnswerHeaders(**{name: document.pop(name) for name in _KEPT})
+            if isinstance(document, dict) and document.keys() >= {*_STORED_FIELDS}:
+                self.kept = AnswerHeaders(**{name: document.pop(name) for name in _STORED_FIELDS})
                 content = json.dumps(document).encode()
             adapter = kind if isinstance(kind, TypeAdapter) else TypeAdapter(kind)
             return adapter.validate_json(content)

@@ -75,7 +75,7 @@ _FIELD_NAME = re.compile(r"\b[a-z0-9]+(?:_[a-z0-9]+)+\b")
 _PARTS_OF_FIELDS: tuple[Part, ...] = (
     "cluster", "training", "search", "plan", "sizing", "fit", "reinforcement",
 )  # fmt: skip
-_MOST_CHOICES = 20
+_MAX_CHOICES = 20
 
 
 def problem_lines(problems: Sequence[Problem], arguments: Sequence[str]) -> list[str]:
@@ -109,11 +109,11 @@ def _line(problem: Problem, arguments: Sequence[str]) -> str:
 def _hints(problem: Problem, option: str, typed: str) -> Iterator[str]:
     """What helps beside a problem: choices, near names, an example; typed: the option's value."""
     unknown, count = problem.code == "unknown_name", len(problem.allowed)
-    if unknown and 0 < count <= _MOST_CHOICES:
+    if unknown and 0 < count <= _MAX_CHOICES:
         yield f"; one of {', '.join(map(str, problem.allowed))}"
     if problem.did_you_mean:
         yield f"; did you mean {' or '.join(problem.did_you_mean)}?"
-    if unknown and option and count > _MOST_CHOICES:
+    if unknown and option and count > _MAX_CHOICES:
         yield f"; planner catalog {_kind(problem, option)} lists all {count}"
     if problem.code == "less_than_equal" and _BINARY.match(typed):
         yield f" ({typed} counts in powers of 1,024)"

@@ -56,8 +56,8 @@ def part_of(name: Part) -> dict[str, Field]:
 # Not of a request for a plan: a pipeline by itself, with times in place of a model; a sizing; what
 # fits; a step of reinforcement learning.
 PIPELINE = part_of("pipeline")
-_APART = ("pipeline", "sizing", "fit", "reinforcement")
-FIELDS = {field.name: field for field in _OPTIONS if field.part not in _APART}
+_OTHER_PARTS = ("pipeline", "sizing", "fit", "reinforcement")
+FIELDS = {field.name: field for field in _OPTIONS if field.part not in _OTHER_PARTS}
 
 
 def _names(kind: str) -> Callable[[str], list[str]]:

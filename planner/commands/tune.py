@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _PANEL = "Tuning"
 _EMIT = "write the launch files of the next run into a folder of its own in here"
-_HERE = "run them on this machine (--cluster local), one after the other, until it ends"
+_HERE_HELP = "run them on this machine (--cluster local), one after the other, until it ends"
 _SKIP = "a plan that cannot run here, by its id or the start of it; as often as is needed"
 
 
@@ -45,7 +45,7 @@ def tune(
     skip: Annotated[
         list[str] | None, typer.Option(metavar="ID", help=_SKIP, rich_help_panel=_PANEL)
     ] = None,
-    here: Annotated[bool, typer.Option("--here", help=_HERE, rich_help_panel=_PANEL)] = False,
+    here: Annotated[bool, typer.Option("--here", help=_HERE_HELP, rich_help_panel=_PANEL)] = False,
     json: Json = False,
     option_values: Mapping[str, Any],
 ) -> int:

@@ -10,7 +10,7 @@ from cost_models.units import GIB
 from planner.documents.answer import REASONS
 from planner.documents.plan_report import Memory
 
-_MOST_KINDS = 6  # that one line names
+_MAX_KINDS = 6  # limit on the kinds that one line names
 
 
 def short(value: float) -> str:
@@ -75,9 +75,9 @@ def energy(kwh: float) -> str:
 def kinds_words(layers: Mapping[str, int]) -> str:
     """Layers of each kind: 6 mamba2, 1 full attention."""
     parts = [f"{count} {kind}" for kind, count in layers.items()]
-    rest = tuple(layers.values())[_MOST_KINDS:]
+    rest = tuple(layers.values())[_MAX_KINDS:]
     more = [f"{sum(rest)} of {len(rest)} more kinds"] if rest else []
-    return ", ".join((*parts[:_MOST_KINDS], *more)) or "no layers"
+    return ", ".join((*parts[:_MAX_KINDS], *more)) or "no layers"
 
 
 def _three_digits(value: float) -> str:

@@ -17,10 +17,10 @@ from planner.documents.short_names import SHORT_NAMES
 Scalar = str | int | float | bool | None
 T = TypeVar("T")
 
-MOST_PROBLEMS = 20  # that one error lists
-_LONGEST = 80  # characters of a value that a message repeats
+MOST_PROBLEMS = 20  # limit on the problems that one error lists
+_MAX_SHOWN = 80  # limit on the characters of a value that a message repeats
 _MORE = "more"
-_EXACT = 2**53  # integers beyond it do not survive a JSON reader that uses doubles
+_MAX_EXACT = 2**53  # integers beyond it do not survive a JSON reader that uses doubles
 # ModelSpec derives these from other fields, so the user has to correct those other fields.
 _DERIVED = frozenset({"num_query_groups", "head_dim", "ffn_hidden_size", "norm_bias"})
 _KINDS = {
@@ -191,7 +191,7 @@ def unknown_field(pointer: str, name: str, names: Iterable[str]) -> Problem:
 
 def nearest(name: str, names: Iterable[str]) -> tuple[str, ...]:
     """Up to three known names that look like this one."""
-    return tuple(difflib.get_close_matches(name[:_LONGEST].lower(), list(names), n=3, cutoff=0.6))
+    return tuple(difflib.get_close_matches(name[:_MAX_SHOWN].lower(), list(names), n=3, cutoff=0.6))
 
 
 def join(pointer: str, *parts: str | int) -> str:
@@ -205,13 +205,13 @@ def shown(value: Any) -> Scalar:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
-        return value if abs(value) <= _EXACT else _integer_text(value)
+        return value if abs(value) <= _MAX_EXACT else _integer_text(value)
     if isinstance(value, float):
         return value if abs(value) < float("inf") else str(value)  # NaN compares false
     if isinstance(value, str):
-        text = value[: _LONGEST + 1]
+        text = value[: _MAX_SHOWN + 1]
         text = "".join(char if char.isprintable() else "?" for char in text)
-        return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+        return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."
     if isinstance(value, Mapping):
         return f"an object of {len(value)}"
     if isinstance(value, (list, tuple)):

@@ -136,7 +136,7 @@ def test_a_question_beside_others_waits_for_the_next(monkeypatch: pytest.MonkeyP
 def test_one_that_dies_or_is_too_long_costs_the_others_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(batches, "_TOGETHER_S", 0.2)
+    monkeypatch.setattr(batches, "_BATCH_CPU_S", 0.2)
 
     async def asked() -> None:
         pool = Batches(FairLimit(1, 30, shared=False), worked)

@@ -121,7 +121,7 @@ def test_each_caller_has_a_rate_of_its_own() -> None:
 
 
 def test_only_so_many_callers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.access.guard._MOST_CALLERS", 10)
+    monkeypatch.setattr("api.access.guard._MAX_CALLERS", 10)
     rates = Rates(1)
     for i in range(1000):
         rates.take(str(i))

@@ -37,7 +37,7 @@ UNKNOWN = (
     "--", "nan", "null", "tbd",
 )  # fmt: skip
 YES, NO = ("yes", "true", "y", "on"), ("no", "false", "n", "off", "none")
-RECENT = 2024  # the year of a row that names none
+RECENT = 2024  # year of a row that names none
 # A time, a rate or an amount outside is a slip, and might overflow on the way.
 LEAST, MOST = 1e-9, 1e15
 MAX_ROWS = 100_000

@@ -28,7 +28,7 @@ from planner.evidence.uncertainty.site import Site
 __all__ = ["Evidence", "evidence"]
 
 MOST_RUNS = 3
-_SORTED = 64  # runs that are sorted by their distance, as a rule
+_SORTED_RUNS = 64  # runs that are sorted by their distance, as a rule
 # The distance between two runs for a difference in a kind, and for each factor of two between their
 # sizes (a judgement: properties that decide the kernels and the links weigh most).
 KINDS = {
@@ -227,7 +227,7 @@ def _nearest(kinds: dict[str, str | bool], sizes: dict[str, float]) -> tuple[Sco
     distances = np.abs(table.sizes - weighed[:, None]).sum(axis=0)
     for name, weight in KINDS.items():
         distances += table.kinds[name].get(kinds[name], weight)
-    last = min(_SORTED, len(distances)) - 1
+    last = min(_SORTED_RUNS, len(distances)) - 1
     # Sorting a few of them is enough, unless these have too few models.
     for farthest in (np.partition(distances, last)[last], np.inf):
         near = np.flatnonzero(distances <= farthest)

@@ -14,7 +14,7 @@ from planner.inputs.logs.run_log import CodeBase
 _SECTION = re.compile(r"(\w+):\s*(\S*)$")
 _KEY = re.compile(r"  (\w+): ?(\S.*)$")
 _YAML = re.compile(r"\s+\S|- |[\w.]+:\s*\S*$")
-_MOST = 5_000  # lines of a printed configuration
+_MAX_LINES = 5_000  # lines of a printed configuration
 SECTIONS = ("dataset", "model", "train", "ddp", "optimizer", "logger")
 RENAMED = {
     "sequence_length": "seq_length",
@@ -45,7 +45,7 @@ class Configuration(Reader):
             self.begun, self.lines = number, 1
             return True
         self.lines += 1
-        if not _YAML.match(text) or self.lines > _MOST:
+        if not _YAML.match(text) or self.lines > _MAX_LINES:
             self.lines = 0
             return False
         if match := _SECTION.fullmatch(text):

@@ -46,7 +46,7 @@ _MEMORY = re.compile(
 )
 _STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)[\].,]")
 # Evaluations and checkpoints take their part of the clock; another unit is a thousand times off.
-_APART = 30.0
+_UNIT_FACTOR = 30.0
 _PAUSES = (
     "validation loss at",
     "saving checkpoint at",
@@ -191,7 +191,7 @@ class Iterations(Reader):
         if last <= first or seconds < 10.0 or step <= 0.0:
             return
         wall = seconds / (last - first)
-        if not 1 / _APART < wall / step < _APART:
+        if not 1 / _UNIT_FACTOR < wall / step < _UNIT_FACTOR:
             detail = f"line {line}: a step takes {step:g} s by its time and {wall:g} s by the time "
             raise refused("unit", detail + "stamps: one of them is in another unit", step)
 

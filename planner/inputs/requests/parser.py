@@ -56,7 +56,7 @@ PARTS = (
     "model", "cluster", "training", "search", "plan", "profile", "site", "guessed", "defaulted",
 )  # fmt: skip
 _FLAT_FIELDS = frozenset(NodeGroup.model_fields) | {"preset"}
-_MOST_GROUPS = 16  # of a ClusterSpec
+_MAX_GROUPS = 16  # of a ClusterSpec
 _CLUSTER_FIELDS = frozenset(ClusterSpec.model_fields) - {"groups"}
 _CATALOG_FIELDS = ("price_usd_per_accelerator_hour", "node_power_watts")
 _SEARCH_FIELDS = tuple(name for name in SearchSpec.model_fields if name != "limits")
@@ -202,8 +202,8 @@ class _Parser:
     def groups(self, value: Any) -> tuple[NodeGroup, ...]:
         if not isinstance(value, list):
             raise RequestError([wrong_type("/cluster/groups", "a list", value)])
-        if not 1 <= len(value) <= _MOST_GROUPS:
-            detail = f"must have 1 to {_MOST_GROUPS} groups, got {len(value)}"
+        if not 1 <= len(value) <= _MAX_GROUPS:
+            detail = f"must have 1 to {_MAX_GROUPS} groups, got {len(value)}"
             raise refuse("/cluster/groups", "length", detail)
         groups = []
         for i, item in enumerate(value):

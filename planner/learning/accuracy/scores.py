@@ -20,7 +20,7 @@ from planner.learning.accuracy.predict import Prediction
 Values = Sequence[float] | np.ndarray
 # Pairs of more plans than this are not all compared for the ceiling; evenly spread ones stand
 # for all.
-_MOST_IN_CEILING = 1_000
+_MAX_IN_CEILING = 1_000
 
 
 def counts(prediction: Prediction) -> bool:
@@ -197,9 +197,9 @@ def tau_ceiling(times: Values, measurements: Sequence[int], spread: float) -> fl
     """
     logs = np.log(np.asarray(times, dtype=float))
     many = np.asarray(measurements, dtype=float)
-    if len(logs) > _MOST_IN_CEILING:
+    if len(logs) > _MAX_IN_CEILING:
         chosen = np.argsort(logs, kind="stable")
-        chosen = chosen[np.linspace(0, len(logs) - 1, _MOST_IN_CEILING).astype(int)]
+        chosen = chosen[np.linspace(0, len(logs) - 1, _MAX_IN_CEILING).astype(int)]
         logs, many = logs[chosen], many[chosen]
     pairs = math.comb(len(logs), 2)
     untied = pairs - _tied(np.unique(logs, return_inverse=True)[1].ravel())

@@ -24,7 +24,7 @@ from planner.learning.sites.learned_run import PARTS, LearningRequest
 FIELDS = ("log", "name", "cluster", "script", "model", "settings", "keep")
 TEXTS = ("log", "name", "script")
 SCRIPT = "run.sh"
-_LONGEST_NAME = 200
+_MAX_NAME_LENGTH = 200
 
 
 def posted_runs(document: Any, name: str) -> LearnAnswer:
@@ -55,7 +55,7 @@ def posted_runs(document: Any, name: str) -> LearnAnswer:
         files=None if script is None else checked({SCRIPT: script}),
     )
     text = BytesIO(document["log"].encode("utf-8", "replace"))
-    log = one_line(document.get("name") or "log")[:_LONGEST_NAME]
+    log = one_line(document.get("name") or "log")[:_MAX_NAME_LENGTH]
     answer = read_runs([(log, lines_of(text))], learning)
     return keep(answer) if keeps else answer
 

@@ -37,7 +37,7 @@ from planner.presentation.drawing.page import document
 from planner.presentation.drawing.theme import colours, sheet
 
 MOST_ROWS = 2_000  # of a table; the JSON has all
-_MOST_WORST = 20
+_MAX_WORST = 20
 _STYLE = sheet("accuracy_page")
 
 
@@ -230,7 +230,7 @@ def _open_section(rows: Iterable[Row]) -> str:
 
 def _worst(rows: Sequence[Row], assumptions: dict[str, Assumption]) -> str:
     body = []
-    for row in worst(rows, _MOST_WORST):
+    for row in worst(rows, _MAX_WORST):
         hints = "; ".join(f"{s.text} ({s.where})" for s in suspects(row, assumptions))
         body.append(
             [

@@ -14,9 +14,9 @@ from planner.documents.formats import plan_words, seconds, share
 from planner.documents.plan_report import PlanReport
 from planner.presentation.drawing.theme import MARKS, SERIES, SIGNS, Theme, colours, sheet
 
-_LEAST = 0.001  # share of an iteration; smaller parts are not drawn
+_MIN_SHARE = 0.001  # share of an iteration; smaller parts are not drawn
 _SIGNS = ("", *SIGNS.values())
-_LOOKS = SERIES * 2  # of parts, each a colour and a sign; more than there are parts
+_PATTERNS = SERIES * 2  # of parts, each a colour and a sign; more than there are parts
 _STAR = "M0-8L1.9-2.6L7.6-2.5L3.1 1L4.7 6.5L0 3.2L-4.7 6.5L-3.1 1L-7.6-2.5L-1.9-2.6z"
 _STYLE = sheet("plan_figure") + "".join(
     f".figure .s{i}{{fill:var(--s{i})}}\n" for i in range(SERIES)
@@ -74,7 +74,7 @@ def plan_figure(answer: PlanAnswer, theme: Theme = "auto") -> str:
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900 566" width="900" height="566" '
         'class="figure" role="img" aria-labelledby="pf-title">',
         f"<style>{colours(theme, '.figure')}{_STYLE}</style><defs>",
-        *map(_pattern, range(_LOOKS)),
+        *map(_pattern, range(_PATTERNS)),
         '</defs><rect class="page" width="100%" height="100%"/>',
         f'<text id="pf-title" x="14" y="22">{escape(title)}</text>',
         *_memory(best),
@@ -94,7 +94,7 @@ def _pattern(index: int) -> str:
 
 def _box(index: int, x: float, y: float, wide: float, high: float) -> str:
     return (
-        f'<rect fill="url(#pf-{index % _LOOKS})" x="{x:.1f}" y="{y:.1f}" '
+        f'<rect fill="url(#pf-{index % _PATTERNS})" x="{x:.1f}" y="{y:.1f}" '
         f'width="{wide:.1f}" height="{high:.1f}"/>'
     )
 
@@ -165,7 +165,7 @@ def _time(best: PlanReport) -> Iterator[str]:
     total = best.iteration_time_s
     plot = _Plot(58, 424, 600, 84, (0.0, total), (0.0, 1.0))
     taken = sorted(best.time_parts_s.items(), key=lambda part: -part[1])
-    parts = [(name, s) for name, s in taken if s >= _LEAST * total]
+    parts = [(name, s) for name, s in taken if s >= _MIN_SHARE * total]
     yield plot.title(f"Where the {seconds(total)} of an iteration go")
     yield from plot.x_axis("seconds", ticks(total), grid=False)
     low = 0.0

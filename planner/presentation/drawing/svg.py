@@ -19,11 +19,11 @@ LEFT, RIGHT, BOTTOM = 64, 100, 34
 SPAN = WIDTH - LEFT - RIGHT
 FONT = 11.0
 _LINE = 16
-_CHARACTERS = 170  # per line
-_LEAST_PX = 4.0  # below this average width, columns are drawn instead of actions
+_LINE_LENGTH = 170  # per line
+_MIN_ACTION_PX = 4.0  # below this average width, columns are drawn instead of actions
 _SEPARATED_PX = 3.5  # least width of an action that gets an outline
-_MOST_ACTIONS = 40_000  # over all lanes; above this, columns are drawn instead
-_MOST_COLUMNS = 60_000  # over all lanes
+_MAX_ACTIONS = 40_000  # over all lanes; above this, columns are drawn instead
+_MAX_COLUMNS = 60_000  # over all lanes
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def svg(answer: TimelineAnswer, theme: Theme = "auto") -> str:
     height = above + rows.pitch * answer.stages + BOTTOM
     p10_px = timeline_lanes.p10_action_s(drawn) / answer.makespan_s * SPAN
     mean_px = timeline_lanes.mean_s(drawn) / answer.makespan_s * SPAN
-    dense = mean_px < _LEAST_PX or sum(map(len, answer.actions)) > _MOST_ACTIONS
+    dense = mean_px < _MIN_ACTION_PX or sum(map(len, answer.actions)) > _MAX_ACTIONS
     css = ' class="apart"' * (not dense and p10_px >= _SEPARATED_PX)
     name = f"{answer.title}: {timeline_lanes.headline(answer)}"
     described = "; ".join([*timeline_lanes.facts(answer), *timeline_lanes.basis(answer)])
@@ -97,7 +97,7 @@ def top(answer: TimelineAnswer) -> float:
 
 
 def _caveat(answer: TimelineAnswer) -> list[str]:
-    return wrap(answer.staleness, _CHARACTERS)
+    return wrap(answer.staleness, _LINE_LENGTH)
 
 
 def legend_notes(answer: TimelineAnswer, dense: bool, numbered: bool) -> str:
@@ -203,7 +203,7 @@ def _numbers(answer: TimelineAnswer, lane: timeline_lanes.Lane, rows: Rows) -> I
 
 def _columns(answer: TimelineAnswer, lane: timeline_lanes.Lane, rows: Rows) -> Iterator[str]:
     """Columns in which the height of each kind is its share of the time."""
-    edges = timeline_lanes.column_edges(answer, min(SPAN // 2, _MOST_COLUMNS // answer.stages))
+    edges = timeline_lanes.column_edges(answer, min(SPAN // 2, _MAX_COLUMNS // answer.stages))
     x = edges * SPAN / answer.makespan_s
     count = len(edges) - 1
     # Rounded to a fifth of a pixel, so that equal neighbours merge into one box.

@@ -21,7 +21,7 @@ from planner.presentation.drawing.theme import Theme, colours, sheet
 
 WIDTH = 1330
 _LEFT, _RIGHT, _TOP, _BOTTOM = 340, 230, 124, 44
-_ENDS = 138  # px beside the longest bars for their numbers
+_LABEL_PX = 138  # px beside the longest bars for their numbers
 _PITCH, _HIGH, _THIN = 34, 16, 6
 _STYLE = sheet("tornado")
 
@@ -32,7 +32,7 @@ def tornado_svg(answer: SensitivityAnswer, theme: Theme = "auto") -> str:
     foot = _TOP + _PITCH * len(drawn)
     height = foot + _BOTTOM + 18 * bool(still)
     limit = reach(drawn)
-    scale = ((WIDTH - _LEFT - _RIGHT) / 2 - _ENDS) / limit
+    scale = ((WIDTH - _LEFT - _RIGHT) / 2 - _LABEL_PX) / limit
     middle = _LEFT + (WIDTH - _LEFT - _RIGHT) / 2
     described = "; ".join(sentence for shift in answer.inputs for sentence in shift.words)
     parts = [

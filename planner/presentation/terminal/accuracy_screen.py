@@ -31,7 +31,7 @@ from planner.presentation.terminal.plain_table import plain_table
 from planner.presentation.terminal.text_wrap import Flow, prose
 
 _MOST_SOURCES, _MOST_GROUPS, _MOST_OPEN, _MOST_WORST, _MOST_REASONS = 40, 20, 10, 8, 15
-_BAR = 24  # cells
+_BAR_CELLS = 24  # cells
 SHORT = {"micro_batch": "mbs"}
 _ASIDE = re.compile(r" ?[(][^)]*[)]")
 _GOOD, _FAIR = 0.05, 0.10  # median |ln| below which a bar is green, or yellow
@@ -188,8 +188,8 @@ def _kinds(title: str, of: str, by_kind: Mapping[str, KindErrors]) -> Flow:
 def _bar(median: float, p90: float, longest: float, console: Console) -> Text:
     """The median, and fainter behind it the 90th percentile."""
     plain = console.color_system is None or console.no_color
-    full = round(_BAR * median / longest)
-    rest = max(round(_BAR * p90 / longest) - full, 0)
+    full = round(_BAR_CELLS * median / longest)
+    rest = max(round(_BAR_CELLS * p90 / longest) - full, 0)
     style = "green" if median < _GOOD else "yellow" if median < _FAIR else "red"
     return Text.assemble(
         (("#" if plain else "█") * full, style), (("-" if plain else "░") * rest, style)

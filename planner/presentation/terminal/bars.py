@@ -37,7 +37,7 @@ def _styles(
 
 _MEMORY_STYLES = _styles(MEMORY_PARTS, _MEMORY_COLOURS)
 _TIME_STYLES = _styles(TIME_PARTS, _TIME_COLOURS)
-_MOST_STAGES = 6  # rows of memory bars
+_MAX_STAGES = 6  # rows of memory bars
 
 
 def memory_bars(memory: Memory, console: Console) -> list[RenderableType]:
@@ -65,12 +65,12 @@ def memory_bars(memory: Memory, console: Console) -> list[RenderableType]:
 
 def _shown_stages(memory: Memory) -> list[StageMemory]:
     """All stages, or of a long pipeline the first, the last, the worst and the fullest."""
-    if len(memory.stages) <= _MOST_STAGES:
+    if len(memory.stages) <= _MAX_STAGES:
         return list(memory.stages)
     keep = {0, len(memory.stages) - 1, memory.worst_stage}
     fullest = sorted(memory.stages, key=lambda stage: -stage.total_bytes)
     for stage in fullest:
-        if len(keep) == _MOST_STAGES:
+        if len(keep) == _MAX_STAGES:
             break
         keep.add(stage.stage)
     return [stage for stage in memory.stages if stage.stage in keep]

@@ -14,7 +14,7 @@ from planner.presentation.terminal.plain_table import plain_table
 from planner.presentation.terminal.text_wrap import Flow
 from planner.running.validate.dryrun.run import DryRunReport, RankReport
 
-_LARGEST = 6  # number of saved tensors on the screen
+_MAX_TENSORS = 6  # number of saved tensors on the screen
 _TERMS = {
     "parameter_bytes": "weights",
     "gathered_bytes": "gathered weights",
@@ -67,7 +67,7 @@ def _rank(ranks: Sequence[RankReport]) -> Iterator[RenderableType]:
         name = _TERMS.get(difference.term, difference.term)
         yield Text(f"    {name} {_signed(difference.bytes)}: {difference.reason}")
     yield Text("  Largest saved tensors of one micro-batch")
-    largest = sorted(first.saved_tensors, key=lambda row: -row.bytes * row.count)[:_LARGEST]
+    largest = sorted(first.saved_tensors, key=lambda row: -row.bytes * row.count)[:_MAX_TENSORS]
     for row in largest:
         shape = "x".join(map(str, row.shape))
         yield Text(

@@ -17,8 +17,8 @@ _STYLES = {"measured": "", "extrapolated": "yellow", "unseen": "bold yellow"}
 
 
 # Differences from the record that are told; the rest are counted.
-_MOST_DIFFERENCES = 2
-_BEYOND = 1.05  # times the record, from which the differences are told
+_MAX_DIFFERENCES = 2
+_RECORD_MARGIN = 1.05  # times the record, from which the differences are told
 
 
 def evidence_rows(
@@ -42,11 +42,11 @@ def _record(record: Record, report: PlanReport) -> Iterator[str]:
     yield f"{tflop_per_s(run.model_flop_per_s)} TFLOP/s each:"
     yield f"{run.model} on {run.accelerators}"
     yield f"({run.source} {run.year});"
-    if ratio < _BEYOND or not record.differs:
+    if ratio < _RECORD_MARGIN or not record.differs:
         yield f"here {ratio:.2f}x"
         return
     yield f"here {ratio:.2f}x, with"
-    differs = list(record.differs[:_MOST_DIFFERENCES])
+    differs = list(record.differs[:_MAX_DIFFERENCES])
     if more := len(record.differs) - len(differs):
         differs.append(f"{more} more")
     yield from (f"{change}," for change in differs[:-1])

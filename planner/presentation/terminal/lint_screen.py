@@ -27,10 +27,10 @@ _HEADS: dict[Severity, tuple[str, str]] = {
     "warning": ("Warnings", "bold yellow"),
     "hint": ("Hints", "bold cyan"),
 }
-_LONGEST_VALUE = 30  # longer values (layouts of stages) get their own line
-_LONGEST_HEAD = 48  # an option with its value; longer values stand in the next column
-_MOST_UNREAD = 8
-_MOST = {"error": 12, "warning": 8, "hint": 4}  # findings that are listed of a kind
+_MAX_VALUE_LENGTH = 30  # longer values (layouts of stages) get their own line
+_MAX_HEAD_LENGTH = 48  # an option with its value; longer values stand in the next column
+_MAX_UNREAD = 8
+_MAX_FINDINGS = {"error": 12, "warning": 8, "hint": 4}  # findings that are listed of a kind
 
 
 def _head(answer: LintAnswer, parameters: float, main: str) -> list[RenderableType]:
@@ -95,9 +95,9 @@ def _findings(severity: Severity, findings: list[Finding]) -> list[RenderableTyp
         return []
     title, style = _HEADS[severity]
     rows: list[RenderableType] = [Text(), Text(title, style)]
-    for finding in findings[: _MOST[severity]]:
+    for finding in findings[: _MAX_FINDINGS[severity]]:
         rows.append(_finding(finding, style))
-    if (rest := len(findings) - _MOST[severity]) > 0:
+    if (rest := len(findings) - _MAX_FINDINGS[severity]) > 0:
         rows.append(Text(f"  and {rest} more: --json lists all", "dim"))
     return rows
 
@@ -144,11 +144,11 @@ def _changes(changes: Iterable[FlagChange], main: str) -> RenderableType:
     """One option after the other, as a diff: + to add, - to remove, ~ another value."""
     rows = [_change(change, main) for change in changes]
     lengths = [head.cell_len for head, _, _ in rows]
-    column = max([length for length in lengths if length <= _LONGEST_HEAD], default=0)
+    column = max([length for length in lengths if length <= _MAX_HEAD_LENGTH], default=0)
     lines: list[RenderableType] = []
     for head, value, pieces in rows:
         head.pad_right(max(0, column - head.cell_len) + 1)
-        lines.append(Flow([head, *pieces], " ", indent=min(column, _LONGEST_HEAD) + 2))
+        lines.append(Flow([head, *pieces], " ", indent=min(column, _MAX_HEAD_LENGTH) + 2))
         if value:
             lines.append(Text(f"      {value}", "bold"))
     return Group(*lines)
@@ -167,9 +167,9 @@ def _change(change: FlagChange, main: str) -> tuple[Text, str, list[Text]]:
     value = " -> ".join(filter(None, values))
     pieces = [Text(w, "dim") for w in change.why.split()]
     below = ""
-    if head.cell_len + len(value) < _LONGEST_HEAD:
+    if head.cell_len + len(value) < _MAX_HEAD_LENGTH:
         head.append(f" {value}".rstrip(), "bold")
-    elif len(value) > _LONGEST_VALUE:
+    elif len(value) > _MAX_VALUE_LENGTH:
         below = value
     elif value and change.after is not None:
         pieces = [*(Text(w, "bold") for w in value.split(" ")), Text("·", "dim"), *pieces]
@@ -186,9 +186,9 @@ def _open_values(answer: LintAnswer) -> Iterator[RenderableType]:
     yield from notes("Assumed", assumed)
     if answer.unread:
         names = list(dict.fromkeys(setting.name for setting in answer.unread))
-        rest = len(names) - _MOST_UNREAD
+        rest = len(names) - _MAX_UNREAD
         more = [f"and {rest} more"] if rest > 0 else []
         title = Text("Not part of a plan ", "bold")
-        parts: list[str | Text] = [title, *names[:_MOST_UNREAD], *more]
+        parts: list[str | Text] = [title, *names[:_MAX_UNREAD], *more]
         yield Text()
         yield Flow(parts, " ", indent=2, style="dim")

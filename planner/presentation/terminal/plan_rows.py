@@ -19,10 +19,10 @@ from planner.presentation.terminal.bars import memory_bars, time_bar
 from planner.presentation.terminal.evidence_rows import evidence_rows
 from planner.presentation.terminal.text_wrap import Flow, prose
 
-LEAST_SELECTION = 0.01  # error of the picked plan's time that is told
+LEAST_SELECTION = 0.01  # least error of the picked plan's time that is shown
 TIGHT = 0.02  # free share of the memory below which the smallest surprise overflows it
-MOST_RUNTIMES = 1  # frameworks named beside a schedule
-_MOST_STAGES = 8  # lines of layers, for one screen
+MOST_RUNTIMES = 1  # limit on the frameworks named beside a schedule
+_MAX_STAGES = 8  # limit on lines of layers
 
 
 @dataclass(frozen=True)
@@ -200,8 +200,8 @@ def _stages(stages: Sequence[Mapping[str, int]]) -> Iterator[RenderableType]:
             folded[-1].append(i)
         else:
             folded.append([i])
-    for same in folded[:_MOST_STAGES]:
+    for same in folded[:_MAX_STAGES]:
         name = f"stage {same[0]}" if len(same) == 1 else f"stages {same[0]}-{same[-1]}"
         yield prose(f"{name}: {formats.kinds_words(stages[same[0]])}", indent=0, hanging=2)
-    if rest := folded[_MOST_STAGES:]:
+    if rest := folded[_MAX_STAGES:]:
         yield Text(f"and {sum(map(len, rest))} more stages")

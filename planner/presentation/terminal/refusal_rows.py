@@ -10,7 +10,7 @@ from planner.documents import formats
 from planner.documents.answer import Change, Counts, LimitConflict, Nearest, PlanAnswer
 from planner.presentation.terminal.text_wrap import Flow, prose
 
-_MOST_REASONS = 3
+_MAX_REASONS = 3
 
 
 def count_rows(answer: PlanAnswer) -> list[RenderableType]:
@@ -53,7 +53,7 @@ def nothing_fits_rows(answer: PlanAnswer) -> list[RenderableType]:
     if not answer.conflicts:
         rows += [
             prose(f"{formats.reason_words(reason)}: {text}", hanging=2)
-            for reason, text in _explained(answer.counts)[:_MOST_REASONS]
+            for reason, text in _explained(answer.counts)[:_MAX_REASONS]
         ]
     for nearest in answer.nearest[:3]:
         rows += [Text(), *nearest_rows(nearest)]

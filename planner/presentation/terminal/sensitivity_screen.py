@@ -17,12 +17,12 @@ from planner.presentation.terminal.screens import header
 from planner.presentation.terminal.text_wrap import Flow, notes
 
 _WIDE, _WIDEST = 100, 120
-_LONGEST_NAME = 25  # cells, on a narrow terminal
-_LEAST_BAR = 7  # cells on one side
+_MAX_NAME_LENGTH = 25  # cells, on a narrow terminal
+_MIN_BAR = 7  # cells on one side
 # For a lower and a higher input: block, character for ASCII-only terminals, colour.
 _SIGNS = {False: ("░", "-", "blue"), True: ("█", "+", "yellow")}
-_MOST_CHANGES = 2  # shown per input
-_EXPLAINED = 3  # up to this many inputs are also described in sentences
+_MAX_CHANGES = 2  # shown per input
+_MAX_EXPLAINED = 3  # up to this many inputs are also described in sentences
 
 
 def sensitivity_screen(
@@ -42,7 +42,7 @@ def sensitivity_screen(
     if still:
         parts.append(Flow(still, ", ", indent=2, style="dim", head="little effect:  "))
     changing = [row for row in answer.inputs if row.changes]
-    if len(answer.inputs) <= _EXPLAINED:
+    if len(answer.inputs) <= _MAX_EXPLAINED:
         for row in answer.inputs:
             parts += notes(row.title, row.words) or [Text(), Text(row.title, "bold")]
     elif changing:
@@ -84,7 +84,7 @@ def _tornado(
     answer: SensitivityAnswer, rows: list[Row], console: Console
 ) -> Iterator[RenderableType]:
     """A line per input: its bar on a logarithmic axis around the base, and its end values."""
-    longest = _LONGEST_NAME if console.width < _WIDE else 3 * _LONGEST_NAME
+    longest = _MAX_NAME_LENGTH if console.width < _WIDE else 3 * _MAX_NAME_LENGTH
     names = min(longest, max(len(row.title) for row in rows))
     values = max([len(row.value) for row in rows] + [4])
     asked_ends = _column_factors(answer)
@@ -93,7 +93,7 @@ def _tornado(
     width = min(console.width, _WIDEST)
     elastic = width >= _WIDE
     side = (width - names - values - low - high - 8 - 11 * elastic) // 2
-    side = max(side, _LEAST_BAR)
+    side = max(side, _MIN_BAR)
     yield Text(heading(answer), "bold")
     head = f"{'':{names}}  {'base':>{values}}  {asked_ends[0]:>{low}} "
     head += f"{'less':>{side}}|{'more':<{side}} {asked_ends[1]:>{high}}"
@@ -160,7 +160,7 @@ def _bars(row: Row, replanned: bool, side: int, limit: float, letters: bool) -> 
 def _changes(sensitivity: InputSensitivity) -> Iterator[RenderableType]:
     """The nearest changes of plan of one input."""
     nearest = sorted(sensitivity.changes, key=lambda c: max(c.factor_after, 1 / c.factor_after))
-    shown = [change for change in sensitivity.changes if change in nearest[:_MOST_CHANGES]]
+    shown = [change for change in sensitivity.changes if change in nearest[:_MAX_CHANGES]]
     for change in shown:
         first, *rest = difference(change.before, change.after)
         head = Text.assemble(

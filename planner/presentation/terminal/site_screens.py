@@ -25,15 +25,15 @@ from planner.learning.sites.learned_step import LearnedStepAnswer
 from planner.presentation.terminal.plain_table import plain_table
 from planner.presentation.terminal.text_wrap import Flow, prose
 
-_IN_FULL = 4  # runs that are shown one by one
-_MOST_NOTES = 6
-_MOST_ROWS = 40
+_MAX_IN_FULL = 4  # runs that are shown one by one
+_MAX_NOTES = 6
+_MAX_ROWS = 40
 
 
 def learn_screen(answer: LearnAnswer) -> RenderableType:
     """What was read, before or after it is kept."""
     rows: list[RenderableType] = []
-    if len(answer.runs) <= _IN_FULL:
+    if len(answer.runs) <= _MAX_IN_FULL:
         for r in answer.runs:
             rows += [*_full_rows(r), Text()]
     else:
@@ -77,10 +77,10 @@ def _full_rows(read: ReadRun) -> Iterator[RenderableType]:
     parts = [f"{seconds(run.estimated_s)} without a site", _error_text(off, "long", "short")]
     facts.add_row("estimated", Flow(parts))
     for title, notes in (("left open", run.left_open), ("assumed", run.assumed)):
-        for i, text in enumerate(notes[:_MOST_NOTES]):
+        for i, text in enumerate(notes[:_MAX_NOTES]):
             facts.add_row("" if i else title, prose(text, 0))
-        if len(notes) > _MOST_NOTES:
-            facts.add_row("", f"and {len(notes) - _MOST_NOTES} more: --json lists them")
+        if len(notes) > _MAX_NOTES:
+            facts.add_row("", f"and {len(notes) - _MAX_NOTES} more: --json lists them")
     for text in read.doubts:
         facts.add_row(Text("doubt", "bold yellow"), prose(text, 0))
     yield facts
@@ -120,7 +120,7 @@ def _short_table(runs: Sequence[ReadRun]) -> RenderableType:
     for title in ("ranks", "measured", "estimated", "off"):
         table.add_column(title, justify="right", no_wrap=True, min_width=len(title))
     table.add_column("", no_wrap=True)
-    for read in runs[:_MOST_ROWS]:
+    for read in runs[:_MAX_ROWS]:
         run = read.run
         group = run.request["cluster"]["groups"][0]
         ranks = group["nodes"] * group["accelerators_per_node"]
@@ -128,7 +128,7 @@ def _short_table(runs: Sequence[ReadRun]) -> RenderableType:
             run.file, f"{ranks:,}", seconds(run.step_s), seconds(run.estimated_s),
             _signed(run.estimated_s / run.step_s - 1.0), "known" if read.known else "",
         )  # fmt: skip
-    if (rest := len(runs) - _MOST_ROWS) > 0:
+    if (rest := len(runs) - _MAX_ROWS) > 0:
         return Group(table, Text(f"and {rest} more: --json lists them"))
     return table
 
@@ -162,7 +162,7 @@ def site_screen(answer: SiteAnswer) -> RenderableType:
         rows += [Text(), *_kind(kind)]
     if answer.steps:
         rows += [Text(), Text("Generation of responses", "bold")]
-        rows += [prose(_generation(step), 2, 2) for step in answer.steps[-_MOST_ROWS:]]
+        rows += [prose(_generation(step), 2, 2) for step in answer.steps[-_MAX_ROWS:]]
     if answer.errors:
         rows += [Text(), Text("Error of estimates", "bold"), _errors(answer)]
     return Group(*rows)
@@ -231,14 +231,14 @@ def _errors(answer: SiteAnswer) -> RenderableType:
     for title in ("measured", "without site", "left out"):
         table.add_column(title, justify="right", vertical="bottom", min_width=8)
     single = len(answer.errors) < 2
-    for e, run in zip(answer.errors[:_MOST_ROWS], answer.runs, strict=False):
+    for e, run in zip(answer.errors[:_MAX_ROWS], answer.runs, strict=False):
         taught = f"{run.learned_at:%Y-%m-%d} {run.taught_by or ''}".rstrip()
         table.add_row(
             e.id[:6], e.file, taught, seconds(e.measured_s), _signed(e.error_without),
             "-" if single else _signed(e.error_left_out),
         )  # fmt: skip
     rows: list[RenderableType] = [table]
-    if (rest := len(answer.errors) - _MOST_ROWS) > 0:
+    if (rest := len(answer.errors) - _MAX_ROWS) > 0:
         rows.append(Text(f"and {rest} more: --json lists them"))
     rows.append(_medians(answer))
     return Group(*rows)

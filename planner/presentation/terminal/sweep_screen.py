@@ -16,8 +16,8 @@ from planner.running.sweeps.question import OUTCOMES
 from planner.running.sweeps.run import SweepAnswer
 from planner.running.sweeps.table import Row
 
-_MOST_ROWS = 10
-_LEAST_PLAN = 12  # cells
+_MAX_ROWS = 10
+_MIN_PLAN = 12  # cells
 
 
 def sweep_screen(answer: SweepAnswer, width: int) -> RenderableType:
@@ -28,9 +28,9 @@ def sweep_screen(answer: SweepAnswer, width: int) -> RenderableType:
     rows: list[RenderableType] = [Flow([title, *counts], indent=2)]
     priced = [row for row in answer.rows if row["iteration_time_s"] is not None]
     if priced:
-        rows += [Text(), _table(answer.inputs, priced[:_MOST_ROWS], width)]
-        if len(priced) > _MOST_ROWS:
-            rows.append(Text(f"and {len(priced) - _MOST_ROWS:,} more"))
+        rows += [Text(), _table(answer.inputs, priced[:_MAX_ROWS], width)]
+        if len(priced) > _MAX_ROWS:
+            rows.append(Text(f"and {len(priced) - _MAX_ROWS:,} more"))
     for outcome in OUTCOMES:
         first = next((r for r in answer.rows if r["outcome"] == outcome and r["reason"]), None)
         if first is not None:
@@ -58,7 +58,7 @@ def _table(inputs: Sequence[str], rows: Sequence[Row], width: int) -> Table:
     table.add_column("plan", no_wrap=True, vertical="bottom")
     for *cells, row in zip(*(cells for _, *cells in columns), rows, strict=True):
         plan = Text(" ".join(plan_words(row)))
-        plan.truncate(max(room, _LEAST_PLAN), overflow="ellipsis")
+        plan.truncate(max(room, _MIN_PLAN), overflow="ellipsis")
         table.add_row(*cells, plan)
     return table
 

@@ -43,8 +43,8 @@ _RANKED = {
     "micro_batch_size": "mbs",
 }
 _ALWAYS_RANKED = ("tp", "pp", "dp", "zero_stage", "micro_batch_size")
-_MOST_RANKED = 5
-_LEAST_RECOMPUTE = 9  # cells for what is recomputed
+_MAX_RANKED = 5
+_MIN_RECOMPUTE = 9  # cells for what is recomputed
 _RECOMPUTE = ("recompute", "recompute_modules", "recompute_method", "recompute_num_layers")
 
 
@@ -75,7 +75,7 @@ def _same_in_all(columns: dict[str, list[str]], room: int) -> tuple[list[str], i
     below: list[str] = []
     for name in sorted(columns, key=lambda name: name in _RANKED):
         heading, cell, *others = columns[name]
-        if room < _LEAST_RECOMPUTE and {cell} >= {*others}:
+        if room < _MIN_RECOMPUTE and {cell} >= {*others}:
             room += _width(columns.pop(name))
             below.append(f"{heading} {'no' if cell == '-' else cell}")
     return below, room
@@ -86,7 +86,7 @@ def ranking(answer: PlanAnswer, search: SearchSpec, width: int) -> RenderableTyp
 
     Where the columns are too many, those with one value stand in a line below.
     """
-    first = answer.plans[:_MOST_RANKED]
+    first = answer.plans[:_MAX_RANKED]
     plans = [report.plan.model_dump() for report in first]
     defaults = ParallelPlan().model_dump()
     shown = _shown_fields(search, plans, defaults)
@@ -105,7 +105,7 @@ def ranking(answer: PlanAnswer, search: SearchSpec, width: int) -> RenderableTyp
     if uniform:
         below.append(f"recompute {recomputed[0]}")
     rows: list[RenderableType]
-    if room < _LEAST_RECOMPUTE:
+    if room < _MIN_RECOMPUTE:
         rows = [_plan_words_row(headings, uniform, *row) for row in listed_plans]
     else:
         rows = [_table((*figures, *columns.values()), listed_plans, 0 if uniform else room)]
@@ -144,15 +144,15 @@ def _plan_words_row(headings: Sequence[str], uniform: bool, *row: Any) -> Render
 def _tie_notes(answer: PlanAnswer) -> Iterator[RenderableType]:
     """Which plans cannot be told from the first, which is best on average, which tells most."""
     contenders, best_expected = answer.contenders, answer.best_expected
-    ties = [str(i) for i, c in enumerate(contenders[:_MOST_RANKED], 1) if c.tie]
+    ties = [str(i) for i, c in enumerate(contenders[:_MAX_RANKED], 1) if c.tie]
     rank = next((i for i, c in enumerate(contenders, 1) if c.id == best_expected), None)
-    in_table = rank is not None and rank <= _MOST_RANKED
+    in_table = rank is not None and rank <= _MAX_RANKED
     if ties:
         advice = ": measure before you choose"
         advice += f"; best on average: {rank}" if in_table else ""
         if (telling := answer.measure_next) is not None:
             run = next(i for i, c in enumerate(contenders, 1) if c.id == telling.id)
-            advice += f", {run} tells most" if run <= _MOST_RANKED else ""
+            advice += f", {run} tells most" if run <= _MAX_RANKED else ""
         yield prose(f"{formats.listed(ties)} cannot be told from 1{advice}", hanging=2)
     if rank is not None and not (ties and in_table):
         plan = formats.whole_plan_words(contenders[rank - 1].plan)

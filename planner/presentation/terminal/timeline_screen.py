@@ -25,7 +25,7 @@ _SIGNS = {
 }
 _HELD = " ▁▂▃▄▅▆▇█"
 _HELD_LETTERS = " 12345678"
-_MOST_RANKS = 16
+_MAX_RANKS = 16
 _WIDEST = 160
 
 
@@ -88,10 +88,10 @@ def timeline_screen(answer: TimelineAnswer, console: Console) -> RenderableType:
 
 def _shown_ranks(answer: TimelineAnswer) -> list[int]:
     """All ranks, or if they are too many, an evenly spaced selection with the first and last."""
-    if answer.stages <= _MOST_RANKS:
+    if answer.stages <= _MAX_RANKS:
         return list(range(answer.stages))
     last = answer.stages - 1
-    return [round(last * i / (_MOST_RANKS - 1)) for i in range(_MOST_RANKS)]
+    return [round(last * i / (_MAX_RANKS - 1)) for i in range(_MAX_RANKS)]
 
 
 def _bar(lane: timeline_lanes.Lane, page: _Page) -> Text:

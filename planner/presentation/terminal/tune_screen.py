@@ -13,7 +13,7 @@ from planner.documents.request import PlanRequest
 from planner.presentation.terminal.text_wrap import Flow, prose
 from planner.running.autotune.answer import Candidate, TuneAnswer, short_id
 
-_MOST_ROWS = 8
+_MAX_ROWS = 8
 
 
 def tune_screen(answer: TuneAnswer, request: PlanRequest) -> RenderableType:
@@ -67,11 +67,11 @@ def _candidates(answer: TuneAnswer) -> Iterator[RenderableType]:
 
 def _shown_candidates(answer: TuneAnswer) -> list[Candidate]:
     """The most promising, and whatever was measured or is next."""
-    first = {c.id for c in answer.candidates[:_MOST_ROWS]}
+    first = {c.id for c in answer.candidates[:_MAX_ROWS]}
     if answer.next is not None:
         first.add(answer.next.id)
     measured = [c.id for c in answer.candidates if c.measured_s is not None]
-    first.update(measured[:_MOST_ROWS])
+    first.update(measured[:_MAX_ROWS])
     return [c for c in answer.candidates if c.id in first]
 
 

@@ -28,7 +28,7 @@ _VERDICTS = {
     "outside": ("The plan does not run as predicted", "bold red"),
     "inside the noise": ("The repeats scatter too widely to tell", "bold yellow"),
 }
-_MOST_RANKS = 16
+_MAX_RANKS = 16
 
 
 def validation_screen(report: ValidationReport, console: Console) -> RenderableType:
@@ -115,7 +115,7 @@ def _ranks(report: ValidationReport, console: Console) -> Iterator[RenderableTyp
     title = Text("Ranks", style="bold")
     title.append("  where a profiled step of each goes, and the most its tensors hold", style="")
     yield title
-    shown = report.ranks[:_MOST_RANKS]
+    shown = report.ranks[:_MAX_RANKS]
     longest = max((sum(rank.parts_s.values()) for rank in shown), default=0.0)
     if not longest:
         return

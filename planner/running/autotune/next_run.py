@@ -35,7 +35,7 @@ from planner.search.memory_reasons import memory_reason
 from planner.version import __version__
 
 MOST_CANDIDATES = 64
-_SEARCHED = 1_000  # plans of the search from which candidates are drawn
+_SEARCHED_PLANS = 1_000  # plans of the search from which candidates are drawn
 # Plans are equal to the cost model if their shares of time differ by less than _SAME in all, and
 # their times by less than _SAME_TIME: only the first of them is a candidate.
 _SAME, _SAME_TIME = 1e-3, 1e-3
@@ -45,8 +45,8 @@ _EQUAL = 1e-9
 # Enough for a steady step by the rule of planner/inputs/logs/steps.py; what the launch files train.
 ITERATIONS = 20
 START_S = 900.0  # containers, imports, communicators, compilation (a judgement)
-_COVERED = NormalDist().inv_cdf(0.9)  # deviations to either side of 80 %
-_MOST_LIKELY = NormalDist().inv_cdf(0.975)
+_DEVIATIONS_80 = NormalDist().inv_cdf(0.9)  # deviations to either side of 80 %
+_DEVIATIONS_95 = NormalDist().inv_cdf(0.975)
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def question(request: PlanRequest, site: Site, without: Collection[str] = ()) ->
     request's own plan cannot run.
     """
     named = [] if request.plan is None else [_runnable_plan(request, request.plan)]
-    best = compete(request, top_k=_SEARCHED)[0].outcome.best
+    best = compete(request, top_k=_SEARCHED_PLANS)[0].outcome.best
     earlier = [(run, PlanRequest.model_validate(run.request)) for run in site.runs]
     runs = [(run, r.named_plan) for run, r in earlier if _key(r) == _key(request)]
     plans = _without_ids([*named, *best], without)
@@ -286,7 +286,7 @@ def tune(question: Question, budget: Budget) -> TuneAnswer:
 def _candidates(question: Question, advice: Advice) -> tuple[Candidate, ...]:
     belief, deviation = question.belief, question.belief.deviation
     expected = np.exp(belief.mean)
-    low, high = (np.exp(belief.mean + side * _COVERED * deviation) for side in (-1, 1))
+    low, high = (np.exp(belief.mean + side * _DEVIATIONS_80 * deviation) for side in (-1, 1))
     order = np.lexsort((expected, -advice.chances))
     return tuple(
         Candidate(
@@ -322,15 +322,16 @@ def _ending(question: Question, advice: Advice, budget: Budget) -> Ending | None
 
 def _next(question: Question, advice: Advice, at: int) -> NextRun:
     belief = question.belief
-    slow_s = exp(float(belief.mean[at] + _MOST_LIKELY * belief.deviation[at]))
+    slow_s = exp(float(belief.mean[at] + _DEVIATIONS_95 * belief.deviation[at]))
     limit_s = 60.0 * ceil((START_S + ITERATIONS * slow_s) / 60.0)
     if not question.measured:
         reason = "expected to be the fastest; nothing is measured yet"
     else:
         sooner = float(np.exp(belief.mean[at]) / min(question.measured.values()) - 1.0)
+        spread = belief.deviation[at] * _DEVIATIONS_80
         gap = f"{abs(sooner):.1%} {'slower' if sooner > 0 else 'faster'}"
         reason = (
-            f"expected {gap} than the best measured, ±{belief.deviation[at] * _COVERED:.1%}: a "
+            f"expected {gap} than the best measured, ±{spread:.1%}: a "
             f"run of it saves {advice.gains[at]:.2%} of the time on average, the most of all"
         )
     return NextRun(

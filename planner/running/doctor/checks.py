@@ -26,9 +26,9 @@ from planner.version import __version__
 
 State = Literal["ok", "warn", "fail"]
 _GIB = 1 << 30
-_LEAST_MEMORY_BYTES = _GIB  # a search of a large space and a service beside it
+_MIN_MEMORY_BYTES = _GIB  # a search of a large space and a service beside it
 _LITTLE_SPACE_BYTES, _NO_SPACE_BYTES = _GIB, 50 << 20
-_LEAST_FILES = 1024  # a connection of the service is one
+_MIN_FILES = 1024  # a connection of the service is one
 _EXTRAS = {"plot": "typst", "parquet": "pyarrow", "dask": "dask", "ray": "ray"}
 
 
@@ -107,8 +107,8 @@ def _memory() -> Found:
     free = _available_bytes() or total
     limit = _limit_bytes()
     text = f"{_size(free)} available of {_size(min(total, limit or total))}"
-    if free < _LEAST_MEMORY_BYTES:
-        advice = f"large searches need about {_size(_LEAST_MEMORY_BYTES)}: end other programs"
+    if free < _MIN_MEMORY_BYTES:
+        advice = f"large searches need about {_size(_MIN_MEMORY_BYTES)}: end other programs"
         return "warn", text, advice
     return "ok", text, None
 
@@ -135,7 +135,7 @@ def _limit_bytes() -> int | None:
 def _open_files() -> Found:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     text = f"{soft:,} at a time"
-    if soft < _LEAST_FILES:
+    if soft < _MIN_FILES:
         return "warn", text, f"a service needs more for many callers: ulimit -n {min(hard, 65536)}"
     return "ok", text, None
 

@@ -42,7 +42,7 @@ _POLL_S = 0.5  # interval at which DBOS polls its queues
 _CLEAN_UP_EVERY_S = 60.0
 _START_S = 60.0  # limit for the first start
 _STOP_TIMEOUT_S = 15.0  # limit for the runs to end when the executor stops
-_CUT_SHORT_S = 2.0  # the same, where the database does not answer
+_CUT_SHORT_S = 2.0  # that limit where the database does not answer
 _log = logging.getLogger(__name__)
 # A null handler, so that DBOS adds none and its records reach our logger, in our format.
 logging.getLogger("dbos").addHandler(logging.NullHandler())

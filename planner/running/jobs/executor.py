@@ -37,7 +37,7 @@ FOLDER = "jobs"  # in the data folder: the files of runs, one folder per job
 _TICK_S = 0.2
 _REPORT_S = 0.5  # interval of progress reports to the database
 _LOG_BYTES = 2**20  # limit on the kept log of one step
-_MOST_RESTARTS = 10  # of one step by one executor, after its lease or a signal ended the process
+_MAX_RESTARTS = 10  # of one step by one executor, after its lease or a signal ended the process
 _log = logging.getLogger(__name__)
 _tracer = trace.get_tracer("planner")
 T = TypeVar("T")
@@ -282,7 +282,7 @@ class JobRun:
     def _restarts(self, code: int) -> int:
         """How many times a step that ended with this code is begun again here."""
         if code == LEASE_EXPIRED:  # extended too late, or a signal to the server ended it as well
-            return _MOST_RESTARTS
+            return _MAX_RESTARTS
         # Who kills so is mostly the kernel, for memory that something else took.
         attempts_left = self.settings.max_job_attempts - self.claim.attempts
         return attempts_left if code == -signal.SIGKILL else 0

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from planner.running.validate.run import Options, Prepared
 
 _COUNTED = re.compile(r"(\d+) of (\d+)$")
-_DONE = "done"  # a file that marks a folder as complete
+_DONE_FILE = "done"  # a file that marks a folder as complete
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def reference(task: Task) -> None:
     shutil.rmtree(task.folder / REFERENCE, ignore_errors=True)
     with disk_full_as_run_failure(task.folder):
         run_reference(prepared, options, task.folder, task.report_text)
-        (task.folder / REFERENCE / _DONE).touch()
+        (task.folder / REFERENCE / _DONE_FILE).touch()
 
 
 def run(task: Task) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def run(task: Task) -> dict[str, Any]:
     prepared, options = _validation(task)
     for name in ("run", "numerics"):
         shutil.rmtree(task.folder / name, ignore_errors=True)
-    if options.check_numerics and not (task.folder / validating.REFERENCE / _DONE).exists():
+    if options.check_numerics and not (task.folder / validating.REFERENCE / _DONE_FILE).exists():
         reference(task)  # the reference step ran on another machine
     with validating.disk_full_as_run_failure(task.folder):
         report = validating.run(prepared, options, task.folder, task.report_text)

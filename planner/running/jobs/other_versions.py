@@ -12,14 +12,14 @@ from planner.running.store import Store
 # The version of the steps and their order (workflows.py).  A job begun under another version begins
 # again, so increase it whenever the steps change.
 STEPS_VERSION: Final = "3"
-_MARK = "/v"  # before the version in an executor's name; earlier releases have none in theirs
+_VERSION_MARK = "/v"  # before the version in an executor's name, which early releases lack
 _NOTE = "begins again from its first step: it was begun by another version of the service"
 _log = logging.getLogger(__name__)
 
 
 def named(executor: str) -> str:
     """The name of an executor that says its version."""
-    return f"{executor}{_MARK}{STEPS_VERSION}"
+    return f"{executor}{_VERSION_MARK}{STEPS_VERSION}"
 
 
 def requeue(store: Store) -> None:
@@ -38,7 +38,7 @@ def _workflows_without_server(store: Store) -> list[str]:
     others = [w for w in begun if w.app_version != STEPS_VERSION]
     if not others:
         return []
-    versions = {name.partition(_MARK)[2] for name in store.servers.alive()}
+    versions = {name.partition(_VERSION_MARK)[2] for name in store.servers.alive()}
     if "" in versions:  # of an earlier release, which may be of any of them
         return []
     return [w.workflow_id for w in others if w.app_version not in versions]

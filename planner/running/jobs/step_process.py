@@ -19,7 +19,7 @@ from planner.running.jobs.step_worker import GRACE_S, STOPS
 from planner.running.validate.processes import process
 
 MARK = "PLANNER_JOB"  # environment variable that marks every process of a step
-_LONGEST = 2000  # limit on the bytes of one log line
+_MAX_LINE_BYTES = 2000  # limit on the bytes of one log line
 
 
 @contextmanager
@@ -107,6 +107,6 @@ class StepProcess:
         self._told.put(None)
 
     def _read_log(self, pipe: IO[bytes]) -> None:
-        while line := pipe.readline(_LONGEST):
+        while line := pipe.readline(_MAX_LINE_BYTES):
             text = "".join(c if c.isprintable() else " " for c in line.decode(errors="replace"))
             self._told.put({"log": text.rstrip()})

@@ -23,7 +23,7 @@ FILE = "planner.sqlite"
 QUEUE_FILE = "jobs.sqlite"  # of DBOS, made after the other
 _BUSY_TIMEOUT_S = 5.0  # of SQLite: how long a writer waits for another one
 _CONNECT_S = 5
-_LEAST_FREE_BYTES = 1 << 20
+_MIN_FREE_BYTES = 1 << 20
 # Advisory locks of PostgreSQL, held while the tables are migrated, and by Database.alone.
 _LOCK, _ALONE = 7_215_900_001, 7_215_900_003
 # Of PostgreSQL: timeouts of a statement, of a lock and of the network.
@@ -36,7 +36,7 @@ _TIMEOUTS = {
     "keepalives_interval": 3,
     "keepalives_count": 3,
 }
-_MISSING = ("42P01", "3F000")  # codes of PostgreSQL: no such table, no such schema
+_MISSING_CODES = ("42P01", "3F000")  # codes of PostgreSQL: no such table, no such schema
 _FIRST_WITH_ID = "0005"  # migration
 _WRITES = "writes"
 _INSERTS = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
@@ -151,7 +151,7 @@ class Database:
         path = Path(str(self.engine.url.database))
         if not same_file(path, self.node):
             raise Unavailable("the database file was removed or replaced: restart the service")
-        if shutil.disk_usage(path.parent).free < _LEAST_FREE_BYTES:
+        if shutil.disk_usage(path.parent).free < _MIN_FREE_BYTES:
             raise Unavailable("the disk of the database is full")
 
     def close(self) -> None:
@@ -221,7 +221,7 @@ def _translated() -> Iterator[None]:
     except sa.exc.TimeoutError:
         raise Unavailable("all connections to the database are taken") from None
     except sa.exc.DBAPIError as error:
-        if getattr(error.orig, "sqlstate", None) in _MISSING:
+        if getattr(error.orig, "sqlstate", None) in _MISSING_CODES:
             raise Lost("the database was emptied: tables are missing", identity.way_out()) from None
         if type(error) is sa.exc.DatabaseError:  # a file that is not one of SQLite
             raise Unavailable(str(error.orig)[:200]) from None

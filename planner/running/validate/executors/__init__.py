@@ -35,11 +35,11 @@ ENDED: frozenset[State] = frozenset({"succeeded", "failed", "cancelled"})
 
 MAIN = "launch.sh"
 HANDLE, REQUEST = "handle.json", "request.json"
-_LONGEST_S = 7 * 86_400.0
-_END_S = 60  # torchrun gives its ranks 30 s to end
+_MAX_RUN_S = 7 * 86_400.0
+_SHUTDOWN_S = 60  # torchrun gives its ranks 30 s to end
 _JOIN_S = 600  # how long the first node waits for the last
 _POLLS_S = (1.0, 30.0)  # first and longest interval between polls; each is 1.5 times the last
-_MOST_MISSES = 5  # consecutive polls that may fail
+_MAX_MISSES = 5  # consecutive polls that may fail
 
 
 class RemoteRun(Spec):
@@ -51,7 +51,7 @@ class RemoteRun(Spec):
 
     request: PlanRequest
     files: dict[str, str]
-    time_limit_s: Annotated[float, Field(gt=0, le=_LONGEST_S)] = 1800.0
+    time_limit_s: Annotated[float, Field(gt=0, le=_MAX_RUN_S)] = 1800.0
     image: Annotated[str, Field(max_length=500, pattern=r"^[\w.:/@+-]*$")] = ""
 
     @property
@@ -135,7 +135,7 @@ def bundle(launch: RemoteRun, name: str, note: str = "") -> Bundle:
     about += f"on {nodes(cluster)} nodes."
     values = {
         "about": bash_writer.comment(about), "rendezvous": bash_writer.rendezvous(nodes(cluster)),
-        "bundle": bash_writer.BUNDLE, "name": name, "join": _JOIN_S, "end": _END_S,
+        "bundle": bash_writer.BUNDLE, "name": name, "join": _JOIN_S, "end": _SHUTDOWN_S,
         "processes": accelerators_per_node(cluster), "limit": f"{launch.time_limit_s:.0f}",
     }  # fmt: skip
     script = filled(text(__name__, "launch.sh.txt"), values)
@@ -213,7 +213,7 @@ def follow(
             misses = 0
         except RequestError as error:
             misses += 1
-            if misses > _MOST_MISSES:
+            if misses > _MAX_MISSES:
                 raise
             progress(str(error))
         else:

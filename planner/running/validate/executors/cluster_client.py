@@ -13,7 +13,7 @@ from pathlib import Path
 from planner.documents.problems import RequestError, problem, shown
 
 TIMEOUT_S = 60.0
-_LINES = 5  # last lines of a program's standard error that a message repeats
+_STDERR_LINES = 5  # last lines of a program's standard error that a message repeats
 
 
 class ClientError(RequestError):
@@ -55,7 +55,7 @@ def call(
                 raise ClientError("client_silent", detail) from None
             raise
     if process.returncode:
-        lines = [str(shown(line)) for line in errors.splitlines() if line.strip()][-_LINES:]
+        lines = [str(shown(line)) for line in errors.splitlines() if line.strip()][-_STDERR_LINES:]
         detail = f"{program} ended with code {process.returncode}: {' / '.join(lines)}"
         raise ClientError("client_refused", detail, errors)
     return answer

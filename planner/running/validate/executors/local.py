@@ -22,9 +22,9 @@ from planner.frameworks.rules import nodes
 from planner.running.validate import executors, run_files
 from planner.running.validate.processes import process
 
-_ENDED = "ended.json"  # the final status, written by the watcher
+_STATUS_FILE = "ended.json"  # the final status, written by the watcher
 _LOG = "launcher.log"
-_END_S = 30.0  # how long the watcher may take to end its ranks and write the final status
+_WATCHER_TIMEOUT_S = 30.0  # for the watcher to end its ranks and write the final status
 
 
 class Local(executors.Executor):
@@ -65,14 +65,14 @@ class Local(executors.Executor):
                 ),
             )
         try:
-            return (executors.Status.model_validate_json((folder / _ENDED).read_bytes()),)
+            return (executors.Status.model_validate_json((folder / _STATUS_FILE).read_bytes()),)
         except FileNotFoundError:
             return (executors.final_status(folder, handle.ranks),)
 
     def cancel(self, handle: executors.Handle) -> None:
         """End the watcher, and with it the ranks."""
         for number in (signal.SIGTERM, signal.SIGKILL):
-            until = time.monotonic() + _END_S
+            until = time.monotonic() + _WATCHER_TIMEOUT_S
             while (pid := _pid(handle)) and time.monotonic() < until:
                 with suppress(ProcessLookupError):
                     os.kill(pid, number)
@@ -115,7 +115,7 @@ def main(folder: str, ranks: str, seconds: str) -> int:
         ended = executors.Status(state="failed", detail=f"{error}\n{error.log}".strip())
     except process.Stopped as error:
         ended = executors.Status(state="cancelled", detail=f"by {error}")
-    run_files.write(home / _ENDED, ended)
+    run_files.write(home / _STATUS_FILE, ended)
     return 0 if ended.state == "succeeded" else 1
 
 
