@@ -20,7 +20,7 @@ class FairLimit:
 
     def __init__(self, places: int, wait_s: float, shared: bool) -> None:
         self.places, self.wait_s = places, wait_s
-        self._most = max(1, places - 1) if shared else places
+        self._max_per_caller = max(1, places - 1) if shared else places
         self._taken: Counter[str] = Counter()
         self._waiting: dict[int, tuple[str, anyio.Event]] = {}
         self._numbers = count()
@@ -69,7 +69,7 @@ class FairLimit:
             ready = [
                 (self._taken[caller], number)
                 for number, (caller, _) in self._waiting.items()
-                if self._taken[caller] < self._most
+                if self._taken[caller] < self._max_per_caller
             ]
             if not ready:
                 return

@@ -31,7 +31,7 @@ class Metrics:
             "planner_http_request_duration_seconds", "Time of a call", labels,
             buckets=_BUCKETS_S, registry=self.registry,
         )  # fmt: skip
-        self._of = cache(self._labelled)  # routes are few, and looking labels up costs more
+        self._metrics_of = cache(self._labelled)  # routes are few, and looking labels up costs more
         about = Gauge(
             "planner_info",
             "What runs",
@@ -77,7 +77,7 @@ class Metrics:
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a call."""
-        count, time = self._of(method if method in METHODS else "other", route, status)
+        count, time = self._metrics_of(method if method in METHODS else "other", route, status)
         count.inc()
         time.observe(seconds)
 

@@ -56,7 +56,7 @@ class Collectives:
 
     def __init__(self, model: StackSpec, plans: Plans, d: Dims, machine: Machine) -> None:
         self._plans, self._d = plans, d
-        self._places, self._fabric = Placement(plans), machine.fabric
+        self._placement, self._fabric = Placement(plans), machine.fabric
         self._fitted = machine.fitted
         self._bandwidth = machine.accelerator.memory_bytes_per_s
         self._memory = machine.profile.memory
@@ -96,7 +96,7 @@ class Collectives:
         if not np.any(self._sequence_parallel):
             return 0.0, 0.0
         if width not in self._sharded:
-            d, tp = self._d, self._places.tp
+            d, tp = self._d, self._placement.tp
             payload = traffic.tensor_parallel_payload_bytes(d.tokens, width, d.activation_bytes)
             # What is gathered for an fp8 GEMM is fp8 already, where one scale holds for all of it
             # (Transformer Engine, torchao).
@@ -115,7 +115,7 @@ class Collectives:
         payload = traffic.tensor_parallel_payload_bytes(
             d.tokens, self._hidden_size, d.activation_bytes
         )
-        return self._op("all_reduce", payload, self._places.tp)
+        return self._op("all_reduce", payload, self._placement.tp)
 
     def _tensor_parallel(self, pair: TensorParallel, times: Mapping[Kernel, KernelTime]) -> Exposed:
         """Gather and scatter (or all-reduce) once forward, once backward.
@@ -164,7 +164,7 @@ class Collectives:
         return Exposed(half, half)
 
     def _collective(self, record: Collective) -> Exposed:
-        axis = getattr(self._places, record.axis)
+        axis = getattr(self._placement, record.axis)
         seconds = sum_of(self._op(op, record.payload_bytes, axis) for op in record.operations)
         seconds = seconds * record.active
         each = seconds * (record.times if record.mirrored else record.times / 2.0)
@@ -174,7 +174,7 @@ class Collectives:
         """The exposed time of a collective in chunks under a GEMM, if the plan overlaps them."""
         share, own_shard = 1.0 - self._fitted.tp_overlap_exposed, self._d.runtime.overlaps_own_shard
         chunks_s = np.minimum(comm_s * share, gemm_s)
-        shard_s = np.minimum(comm_s, gemm_s / self._places.tp.size) if gathers else 0.0
+        shard_s = np.minimum(comm_s, gemm_s / self._placement.tp.size) if gathers else 0.0
         hidden = (chunks_s + own_shard * (shard_s - chunks_s)) * (self._plans.overlap_tp > 0)
         return comm_s - hidden * (1.0 - self._fitted.contention)
 
@@ -185,7 +185,7 @@ class Collectives:
 
     def _key_values(self, record: KeyValues, times: Mapping[Kernel, KernelTime]) -> Exposed:
         """Communication of keys and values around attention; a ring hides under its own chunks."""
-        d, plans, cp = self._d, self._plans, self._places.cp
+        d, plans, cp = self._d, self._plans, self._placement.cp
         if np.all(plans.cp == 1):
             return Exposed()
         kernels = [times[kernel] for kernel in record.around]
@@ -227,7 +227,7 @@ class Collectives:
         Until 2026 torchtitan repeated keys and values for every head of the queries before
         (its commit ff0829c1).
         """
-        d, cp = self._d, self._places.cp
+        d, cp = self._d, self._placement.cp
         repeated = chunk_bytes * record.heads / record.kv_heads
         gather = self._op("all_gather", repeated * d.cp, cp)
         hop = self._op("send", 2.0 * repeated, cp)
@@ -276,7 +276,7 @@ class Collectives:
 
     def _dispatch_s(self, record: Dispatch) -> Array:
         """Seconds of dispatch and combine in one pass, by the plan's dispatcher."""
-        d, plans, axis, fabric = self._d, self._plans, self._places.ep, self._fabric
+        d, plans, axis, fabric = self._d, self._plans, self._placement.ep, self._fabric
         top_k = float(record.top_k)
 
         def sent(copies: Array) -> Array:

@@ -191,17 +191,17 @@ class _PerStage(Sequence[tuple[Array, Array]]):
     ) -> None:
         self._at_stage, self._table = stages.spread, table
         self._layers, self._first, self._last = layers, first, last
-        self._found: dict[int, tuple[Array, Array]] = {}
+        self._sums_of_slot: dict[int, tuple[Array, Array]] = {}
 
     def __len__(self) -> int:
         return len(self._table.stage)
 
     def __getitem__(self, slot: Any) -> Any:
-        if slot not in self._found:
+        if slot not in self._sums_of_slot:
             if slot >= len(self):
                 raise IndexError(slot)
-            self._found[slot] = self._sums(slot)
-        return self._found[slot]
+            self._sums_of_slot[slot] = self._sums(slot)
+        return self._sums_of_slot[slot]
 
     def _sums(self, slot: int) -> tuple[Array, Array]:
         at_stage, table = self._at_stage, self._table

@@ -95,7 +95,7 @@ class Memo:
     FEW = 16  # keys; a search has thousands at a time, and no two times the same
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[Any, ...], Any] = {}
+        self._amounts: dict[tuple[Any, ...], Any] = {}
 
     def of(self, name: str, keys: KeyView, compute: Callable[[], Amounts]) -> Amounts:
         """What `compute` says of a view of keys; kept where these are few.
@@ -106,11 +106,11 @@ class Memo:
             return compute()
         # Numbers and arrays of one have the same bytes, but amounts of other shapes.
         token = (name, *((column.ndim, column.tobytes()) for _, column in keys.columns()))
-        amounts = self._kept.get(token)
+        amounts = self._amounts.get(token)
         if amounts is None:
-            if len(self._kept) >= self.MOST:
-                self._kept.clear()
-            amounts = self._kept[token] = compute()
+            if len(self._amounts) >= self.MOST:
+                self._amounts.clear()
+            amounts = self._amounts[token] = compute()
         return cast(Amounts, amounts)
 
 

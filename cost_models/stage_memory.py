@@ -81,10 +81,10 @@ class StageMemory:
         self.peak_bytes = np.zeros(self._shape[1])
         self.needed_bytes = np.zeros(self._shape[1])
         # Whoever asks for all stages reads their parts; those of a search would fill the memory.
-        self._kept: list[tuple[dict[str, Array], Array]] = []
+        self._first_parts: list[tuple[dict[str, Array], Array]] = []
         for stages, parts, spare in self._composed():
             if all_stages:
-                self._kept.append((parts, spare))
+                self._first_parts.append((parts, spare))
             total = sum_of(parts.values())
             for peaks, value in ((self.peak_bytes, total), (self.needed_bytes, total - spare)):
                 peaks[stages.plans] = np.maximum(peaks[stages.plans], value)
@@ -92,7 +92,7 @@ class StageMemory:
     def _composed(self) -> Iterator[tuple[_StageSet, dict[str, Array], Array]]:
         """The parts of each place, and what of them is returned where room is short."""
         for i, stages in enumerate(self._stage_sets):
-            cached = self._kept[i : i + 1]
+            cached = self._first_parts[i : i + 1]
             yield stages, *(cached[0] if cached else self._slots[stages.slot].parts(stages))
 
     @cached_property
@@ -224,7 +224,7 @@ class _StepAmounts:
         uniform = plans.recompute_method == code("recompute_method", "uniform")
         # Layers of one checkpoint: all of them exist again while it runs backward.
         span = np.where(full & uniform, np.maximum(plans.recompute_num_layers, 1), 1)
-        self.again = [saved * span for saved in self.saved]
+        self.recomputed = [saved * span for saved in self.saved]
         self.inside = [at_layer(layer.working + layer.dropped) for layer in g.bytes.layers]
         # The backward of a loss follows it at once, unless the schedule runs all forwards first.
         keeps_all = tuple(name for name, it in SCHEDULES.items() if it.keeps_all)
@@ -237,17 +237,17 @@ class _StepAmounts:
         # micro-batch of a step; some keep what they sent until its gradient comes back.
         message = np.where(plans.pp > 1, at_layer(g.bytes.message), 0.0)
         self.messages = 2.0 * message * (1.0 + r.buffers_every_message * (g.micro_batches - 1.0))
-        self.sent = message * r.keeps_sent_outputs if np.any(r.keeps_sent_outputs) else None
+        self.sent_bytes = message * r.keeps_sent_outputs if np.any(r.keeps_sent_outputs) else None
         # Those of replicas stay in buckets; sharded ones are reduced by layer, the head's first.
         unshared = (g.micro_batches == 1) & (plans.dp * plans.cp == 1) & (plans.pp == 1)
         self.gradients_absent = r.frees_gradients * unshared
         self.driver = overheads.driver_bytes(plans)
         self.share = overheads.fragmentation_share(r.expandable_segments)
         self.few_gaps = r.gaps_of_logits
-        self.given = s.cluster.reserved_bytes_per_accelerator
+        self.reserved_given = s.cluster.reserved_bytes_per_accelerator
         # One byte less than there is: sums of parts round.
         self.room = s.nodes.accelerator.memory_bytes - self.driver - 1.0
-        self.apart = 1.0 - r.expandable_segments
+        self.unexpandable = 1.0 - r.expandable_segments
 
 
 class _Slot:
@@ -281,7 +281,7 @@ class _Slot:
             inputs = at_stage(table.inputs[k][slot])
             layer_count, recomputed = layer_count + layers, recomputed + redone
             self._saved = self._saved + (layers - redone) * each + inputs * step.layer_input
-            inside = np.where(redone > 0, step.again[k], 0.0) + step.inside[k]
+            inside = np.where(redone > 0, step.recomputed[k], 0.0) + step.inside[k]
             self._inside = np.maximum(self._inside, np.where(layers > 0, inside, 0.0))
             largest = np.maximum(largest, np.where(layers > redone, each, step.layer_input))
         self._recomputed = recomputed / np.maximum(layer_count, 1.0)
@@ -325,8 +325,8 @@ class _Slot:
         logits, working = self._at_loss(stages, rows, widest)
         working = working + at(of.workspace)
         communication = at(self._communication)
-        if of.sent is not None:
-            communication = communication + in_flight * at(of.sent)
+        if of.sent_bytes is not None:
+            communication = communication + in_flight * at(of.sent_bytes)
         buckets = at(self._buckets)
         if np.any(self._forward_casts):
             # They are gone before what a backward pass works with is there.
@@ -344,12 +344,12 @@ class _Slot:
         stuck: Array = 0.0
         spare: Array = 0.0
         driver: Array = at(of.driver)
-        if of.given is not None:
-            driver = of.given
+        if of.reserved_given is not None:
+            driver = of.reserved_given
         else:
             room = at(of.room) - (sum_of(states.values()) + transient + over)
             # Moments short of the fullest: what they need and cannot have where that was.
-            others = step - over + table * at(of.apart)
+            others = step - over + table * at(of.unexpandable)
             gaps = overheads.gap_bytes(transient, at(of.share), at(of.few_gaps), logits)
             stuck = overheads.stuck_bytes(gaps, transient, at(self._recomputed))
             spare = overheads.returnable_bytes(stuck, others + gaps - stuck, room)

@@ -135,7 +135,7 @@ class _Wrapper:
         plans = g.plans
         self.lines, self.sharded = measured.wrapper, plans.zero_stage > 0
         self.slower = measured.slowdown("memory", neighbours)
-        self.own = np.asarray(g.runtime.measured_wrapper) * bool(measured.wrapper) > 0
+        self.uses_wrapper = np.asarray(g.runtime.measured_wrapper) * bool(measured.wrapper) > 0
         each = 1.0 / g.micro_batches
         unpiped = plans.pp == 1
         self.often: dict[str, Array] = {
@@ -155,7 +155,7 @@ class _Wrapper:
             fixed = np.where(self.sharded, shards.fixed_s, unsharded.fixed_s)
             each = np.where(self.sharded, shards.per_unit_s, unsharded.per_unit_s)
             total = total + often * (fixed + each * parameters) * self.slower
-        return np.where(self.own, total, otherwise)
+        return np.where(self.uses_wrapper, total, otherwise)
 
 
 @dataclass(frozen=True)

@@ -216,7 +216,7 @@ class Experts(FeedForward):
             )
         # Routing weights applied after the experts need the experts' outputs for their gradient.
         after = 1.0 - d.runtime.weighs_inside_experts
-        yield SavedTensor("combine input", sent.own, d.activation_bytes, modules, after)
+        yield SavedTensor("combine input", sent.own_elements, d.activation_bytes, modules, after)
 
 
 @dataclass(frozen=True)
@@ -225,8 +225,8 @@ class _Copies:
 
     routed: experts that the router chooses among; top_k: copies of a token that are sent; load: of
     the busiest rank over the mean; outer: input and output width of an expert; width: its inner
-    width on this rank; own: elements that the rank sends; inputs: products before the activation;
-    size: output elements of one of them.
+    width on this rank; own_elements: those that the rank sends; inputs: products before the
+    activation; size: output elements of one of them.
     """
 
     routed: float
@@ -236,7 +236,7 @@ class _Copies:
     inputs: float
     width: Array
     copies: Array
-    own: Array
+    own_elements: Array
     size: Array
 
     @classmethod
@@ -262,6 +262,6 @@ def _permuted_bytes(d: Dims, sent: _Copies) -> Array:
     received = d.sharded_tokens * sent.load * distinct_domains(sent.top_k, d.ep) * d.etp
     on_the_way = d.hybridep * (d.ep > 1.0)
     once = d.deepep + d.hybridep - on_the_way
-    moved = 4.0 * (1.0 - once - on_the_way) * (sent.own + sent.copies * sent.outer)
+    moved = 4.0 * (1.0 - once - on_the_way) * (sent.own_elements + sent.copies * sent.outer)
     moved = moved + 2.0 * once * (received + sent.copies) * sent.outer
     return moved / PERMUTE_FRACTION

@@ -168,8 +168,8 @@ class _Run:
         self._order, self._links = order, links
         # The position of (rank, chunk) on each distinct route: one, or one per direction.
         kinds: dict[Route, int] = {}
-        self._way = [kinds.setdefault(route, len(kinds)) for route in routes]
-        self._place = [{spot: i for i, spot in enumerate(route)} for route in kinds]
+        self._route_of = [kinds.setdefault(route, len(kinds)) for route in routes]
+        self._positions = [{spot: i for i, spot in enumerate(route)} for route in kinds]
         self._spots = list(kinds)
         gradient, weight = times.input_gradient_s, times.weight_gradient_s
         # By kind; `advance` adds the weight gradient's seconds to a fused backward.
@@ -193,7 +193,7 @@ class _Run:
         reached = []
         while done < len(actions):
             kind, batch, chunk = actions[done]
-            position = self._place[self._way[batch]][rank, chunk]
+            position = self._positions[self._route_of[batch]][rank, chunk]
             start = now
             if kind != _WEIGHT_GRADIENT:
                 back = kind != _FORWARD
@@ -239,7 +239,7 @@ class _Run:
         if back and position == 0:
             return rank, end
         following = position - 1 if back else position + 1
-        target = self._spots[self._way[batch]][following][0]
+        target = self._spots[self._route_of[batch]][following][0]
         arrival = end
         if target != rank:
             # A link serves one message at a time.

@@ -31,7 +31,7 @@ class SpaceTooLarge(ValueError):
     """A request whose limits leave more candidates than one search may price."""
 
     def __init__(self, noun: str, count: int, limit: int) -> None:
-        self._given = noun, count, limit
+        self._arguments = noun, count, limit
         super().__init__(
             f"the space is too large: {count:,} {noun}, at most {limit:,}; "
             "fix or bound more plan fields"
@@ -41,7 +41,7 @@ class SpaceTooLarge(ValueError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """How to make the error again in another process."""
-        return type(self), self._given
+        return type(self), self._arguments
 
 
 # Derived, or values of the layout and recompute axes (LayoutAxes, OptionAxes).

@@ -24,7 +24,7 @@ class Rivals:
     """
 
     def __init__(self) -> None:
-        self._kept: list[tuple[float, ParallelPlan]] = []
+        self._best: list[tuple[float, ParallelPlan]] = []
 
     def offer(self, plans: Plans, estimates: Estimates) -> None:
         """Take note of plans that fit; there is one at least."""
@@ -34,10 +34,10 @@ class Rivals:
         same_degrees = np.logical_and.reduce([column == column[first] for column in columns])
         other = int(np.argmin(np.where(same_degrees, np.inf, seconds)))
         candidates = [(float(seconds[row]), plans.row(row)) for row in {first, other}]
-        ranked = sorted((*self._kept, *candidates), key=lambda pair: pair[0])
+        ranked = sorted((*self._best, *candidates), key=lambda pair: pair[0])
         rival = next((pair for pair in ranked if differing(ranked[0][1], pair[1])), None)
-        self._kept = [ranked[0], rival] if rival and np.isfinite(rival[0]) else ranked[:1]
+        self._best = [ranked[0], rival] if rival and np.isfinite(rival[0]) else ranked[:1]
 
     def of(self, best: ParallelPlan) -> ParallelPlan | None:
         """The fastest plan of other degrees than a given one's."""
-        return next((plan for _, plan in self._kept if differing(plan, best)), None)
+        return next((plan for _, plan in self._best if differing(plan, best)), None)

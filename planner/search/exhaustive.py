@@ -116,7 +116,7 @@ class _Pass:
 
     def __init__(self, question: _Question, bounded: bool) -> None:
         request = question.request
-        self._asked, self._bounded = question, bounded
+        self._question, self._bounded = question, bounded
         self._model, self._room = cost_model(request), room_of(request)
         self._space = Space(request, question.rules, question.full, question.own)
         capacity = min(group.accelerator.memory_bytes for group in request.cluster.groups)
@@ -132,7 +132,7 @@ class _Pass:
 
         The nearest miss may be among those, so a pass without bounds must find it.
         """
-        space, question = self._space, self._asked
+        space, question = self._space, self._question
         dominated, cut_short = self._price_space()
         if self._bounded and space.hopeless and not (self._feasible or cut_short):
             return None
@@ -185,11 +185,11 @@ class _Pass:
             self._keep.offer(fitting, estimates)
             self._simplest.offer(fitting, estimates)
             self._rivals.offer(fitting, estimates)
-            if self._asked.visit is not None:
-                self._asked.visit(fitting, estimates)
-        if self._asked.visit_misses is not None and count < len(fits):
+            if self._question.visit is not None:
+                self._question.visit(fitting, estimates)
+        if self._question.visit_misses is not None and count < len(fits):
             misses = plans.take(~fits)
-            self._asked.visit_misses(misses, self._model.evaluate(misses))
+            self._question.visit_misses(misses, self._model.evaluate(misses))
 
 
 def counts(space: Space, dominated: int, costed: int, feasible: int, cut_short: bool) -> Counts:

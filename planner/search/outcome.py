@@ -75,7 +75,7 @@ class Keeper:
 
     def __init__(self, score: Score, top_k: int) -> None:
         self._score, self._top_k = score, top_k
-        self._most = max(top_k, SHORT_LIST)
+        self._max_kept = max(top_k, SHORT_LIST)
         self._best: list[tuple[tuple[float, ...], _Entry]] = []
         self._front: list[tuple[float, float, ParallelPlan]] = []
         self._miss: tuple[float, ParallelPlan] | None = None
@@ -98,7 +98,7 @@ class Keeper:
 
     def bound(self) -> float:
         """The score that none of the best exceeds."""
-        return self._best[-1][0][0] if len(self._best) == self._most else np.inf
+        return self._best[-1][0][0] if len(self._best) == self._max_kept else np.inf
 
     def offer(self, plans: Plans, estimates: Estimates) -> None:
         """Plans that fit."""
@@ -109,9 +109,9 @@ class Keeper:
         """The plans of these rows, which fit, without those for the front."""
         scores = self._score(plans, estimates)
         bound = self.bound()
-        if len(rows) > self._most:
-            lowest = np.partition(scores[rows], self._most - 1)
-            bound = min(bound, float(lowest[self._most - 1]))
+        if len(rows) > self._max_kept:
+            lowest = np.partition(scores[rows], self._max_kept - 1)
+            bound = min(bound, float(lowest[self._max_kept - 1]))
         close = rows[scores[rows] <= bound]
         if not len(close):
             return
@@ -119,7 +119,7 @@ class Keeper:
         ranked = (scores, estimates.iteration_time_s, estimates.peak_bytes)
         keys = np.stack([column[close] for column in ranked])
         columns = [np.broadcast_to(c, (len(close),)) for _, c in plans.take(close).columns()]
-        order = np.lexsort((*columns[::-1], *keys[::-1]))[: self._most]
+        order = np.lexsort((*columns[::-1], *keys[::-1]))[: self._max_kept]
         close, keys = close[order], keys[:, order]
         fields = np.stack([column[order] for column in columns])
         few = plans.take(close)
@@ -131,7 +131,7 @@ class Keeper:
             )
         ]
         self._best.sort(key=lambda pair: pair[0])
-        del self._best[self._most :]
+        del self._best[self._max_kept :]
 
     def _extend_front(self, plans: Plans, estimates: Estimates) -> None:
         """Merge the plans that no other plan beats in both time and peak memory."""

@@ -46,15 +46,15 @@ class _Table:
     """The runs behind intervals, as arrays for fast comparison.
 
     sizes: log2 of the sizes times their weights, shape (sizes, runs).  weights: those of SIZES.
-    kinds: by name and value, the distance to each run (0 for runs with that value).  held: the runs
-    by accelerator and runtime.
+    kinds: by name and value, the distance to each run (0 for runs with that value).
+    by_accelerator: the runs by accelerator and runtime.
     """
 
     runs: tuple[ScoredRun, ...]
     sizes: Array
     weights: Array
     kinds: dict[str, dict[str | bool, Array]]
-    held: dict[str, dict[str, list[ScoredRun]]]
+    by_accelerator: dict[str, dict[str, list[ScoredRun]]]
 
 
 @cache
@@ -107,7 +107,7 @@ def evidence(
         "recompute": plan.recompute,
     }
     nearest = _nearest(kinds, sizes)
-    known = _table().held.get(chip.id, {})
+    known = _table().by_accelerator.get(chip.id, {})
     method = training.freezes, training.precision in NARROW
     same, of_kind = (_run_count(chip.id, plan.runtime, *method, kind) for kind in (None, experts))
     of_site = () if site is None else site.runs
@@ -143,7 +143,7 @@ def _run_count(
     Without those of stacks that are only taken as that runtime.  experts: with or without them,
     None: all.
     """
-    same = _table().held.get(accelerator, {}).get(runtime, [])
+    same = _table().by_accelerator.get(accelerator, {}).get(runtime, [])
     runs = [
         run
         for run in same
@@ -173,7 +173,7 @@ def _extrapolated(
     runtimes = sorted(by_runtime, key=lambda other: (other != runtime, -len(by_runtime[other])))
     differs = _method_text(adapters, narrow) if runtime in by_runtime else ""
     stacks = listed(tuple(dict.fromkeys(map(_stack, runtimes)))[:MOST_RUNS])
-    elsewhere = [run for each in _table().held.values() for run in each.get(runtime, [])]
+    elsewhere = [run for each in _table().by_accelerator.values() for run in each.get(runtime, [])]
     other = f" and {_runs(elsewhere)} with it elsewhere" if elsewhere else ""
     runs = _runs([run for each in by_runtime.values() for run in each])
     missing = f"no run on {name} with {_stack(runtime)}{differs}"
@@ -186,7 +186,7 @@ def _extrapolated(
 
 def _accelerators_used(chip: AcceleratorSpec, nearest: Sequence[ScoredRun]) -> tuple[str, str]:
     """The accelerators whose runs are used for one that has none."""
-    vendors = tuple({accelerator_spec(name).vendor: None for name in _table().held})
+    vendors = tuple({accelerator_spec(name).vendor: None for name in _table().by_accelerator})
     names = listed(tuple(dict.fromkeys(accelerator_spec(run.accelerator).name for run in nearest)))
     others, vendor = "other accelerators", ""
     if chip.vendor not in vendors:

@@ -51,7 +51,7 @@ class StepProcess:
             )  # fmt: skip
         if lock is not None:
             lock.close()
-        self._told: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._readers = [
             threading.Thread(target=read, args=(pipe,), daemon=True)
             for read, pipe in (
@@ -73,7 +73,7 @@ class StepProcess:
         None if there is none within wait_s.
         """
         try:
-            message = self._told.get(timeout=wait_s)
+            message = self._messages.get(timeout=wait_s)
         except queue.Empty:
             return None
         return message if message is not None else {"ended": self.process.wait()}
@@ -103,10 +103,10 @@ class StepProcess:
     def _read_answers(self, pipe: IO[bytes]) -> None:
         for line in pipe:
             with suppress(ValueError):  # the process was killed in the middle of a line
-                self._told.put(json.loads(line))
-        self._told.put(None)
+                self._messages.put(json.loads(line))
+        self._messages.put(None)
 
     def _read_log(self, pipe: IO[bytes]) -> None:
         while line := pipe.readline(_MAX_LINE_BYTES):
             text = "".join(c if c.isprintable() else " " for c in line.decode(errors="replace"))
-            self._told.put({"log": text.rstrip()})
+            self._messages.put({"log": text.rstrip()})

@@ -17,11 +17,11 @@ _STDERR_LINES = 5  # last lines of a program's standard error that a message rep
 
 
 class ClientError(RequestError):
-    """The client is missing, failed or timed out; said: its standard error."""
+    """The client is missing, failed or timed out; stderr: what it printed there."""
 
     def __init__(self, code: str, detail: str, text: str = "") -> None:
         super().__init__([problem("/launcher", code, detail)])
-        self.said = text
+        self.stderr = text
 
 
 def installed(program: str) -> bool:

@@ -78,7 +78,7 @@ class Kubernetes(executors.Executor):
         try:
             resource = _get(_RESOURCES[self.kind], handle.id)
         except ClientError as error:
-            if "(NotFound)" in error.said:
+            if "(NotFound)" in error.stderr:
                 return (executors.Status(state="cancelled", detail="the cluster has it no more"),)
             raise
         for condition in resource.get("status", {}).get("conditions", ()):

@@ -97,7 +97,7 @@ def _queued(handle: executors.Handle) -> dict[str, executors.Status]:
              f"--jobs={handle.id}"]
         )  # fmt: skip
     except ClientError as error:
-        if "Invalid job id" in error.said:
+        if "Invalid job id" in error.stderr:
             return {}
         raise
     return _statuses(answer)
