@@ -18,6 +18,7 @@ from planner.commands.shared import Json
 if TYPE_CHECKING:
     from cost_models.spec import ClusterSpec
     from planner.answers.lint.findings import Better, LintAnswer, ReadAnswer
+    from planner.documents.problems import RequestError
     from planner.frameworks.launch_files import GivenValues
     from planner.frameworks.read_results import Setting
 
@@ -82,8 +83,7 @@ def lint(
         try:
             answer = _linted(texts, known, framework, values_given)
         except RequestError as error:
-            # The file starts no framework.
-            if each and any(p.code == "no_framework" for p in error.problems):
+            if each and _starts_no_framework(error):
                 continue
             raise
         answers.append(answer)
@@ -105,6 +105,11 @@ def _launch(files: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     if others := [name for name, path in zip(texts, paths, strict=True) if path not in files]:
         print(f"read too, since the files name them: {', '.join(others)}", file=sys.stderr)
     return texts, paths
+
+
+def _starts_no_framework(error: RequestError) -> bool:
+    """Whether a file is refused since it starts no framework."""
+    return any(p.code == "no_framework" for p in error.problems)
 
 
 def _linted(

@@ -53,10 +53,13 @@ def _scalars(record: bytes) -> Iterator[str]:
         elif field == 2 and isinstance(value, int):
             step = value
         elif field == 5 and isinstance(value, bytes):
-            values = (v for number, v in _fields(value) if number == 1 and isinstance(v, bytes))
-            for tag, number in map(_scalar, values):
+            for tag, number in map(_scalar, _values(value)):
                 if tag and number is not None and 0 < wall < 1e11:
                     yield f"tensorboard step {step} at {wall:.6f} {tag} is {number!r}"
+
+
+def _values(summary: bytes) -> Iterator[bytes]:
+    return (value for field, value in _fields(summary) if field == 1 and isinstance(value, bytes))
 
 
 def _scalar(value: bytes) -> tuple[str, float | None]:

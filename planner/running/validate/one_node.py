@@ -84,6 +84,11 @@ def judged(document: Any) -> ValidationReport:
     return compare(as_run, small, answer, results, {}, Tolerance())
 
 
+def _is_complete(result: RankResult) -> bool:
+    """Whether a rank took steps and measured memory, as the script does."""
+    return bool(result.amounts is not None and result.step_s and result.losses)
+
+
 def _results(ranks_left: Any, ranks: int) -> list[RankResult]:
     """The result of every rank, in order of rank.  Raises RequestError."""
     if not isinstance(ranks_left, list | tuple) or not all(
@@ -97,7 +102,7 @@ def _results(ranks_left: Any, ranks: int) -> list[RankResult]:
             result = RankResult.model_validate(d)
         except ValidationError:
             result = None
-        if result is None or result.amounts is None or not (result.step_s and result.losses):
+        if result is None or not _is_complete(result):
             detail = f"file {i + 1} is no rank-N.json of the script"
             problems.append(problem(f"/ranks/{i}", "not_a_result", detail))
         else:
