@@ -43,7 +43,7 @@ def is_dynamic(training: TrainingSpec, plans: Plans) -> NDArray[np.bool_]:
     return np.asarray((plans.dynamic_cp > 0) & (plans.cp > 1) & training.packs)
 
 
-def alike(training: TrainingSpec) -> tuple[tuple[float, float], ...]:
+def length_groups(training: TrainingSpec) -> tuple[tuple[float, float], ...]:
     """(mean length, share of the samples) of intervals of samples with similar costs.
 
     No interval extends across a power of two of the sequence.
@@ -69,7 +69,7 @@ def waiting_share(training: TrainingSpec, plans: Plans) -> FloatArray:
     tokens: Array = 0.0
     ranks: Array = 0.0
     squares: Array = 0.0
-    for length, share in alike(training):
+    for length, share in length_groups(training):
         own_ranks = ranks_of(length, seq_length, plans.cp)
         tokens = tokens + share * length
         ranks = ranks + share * own_ranks
@@ -92,7 +92,7 @@ def by_sample(s: CostContext, keys: KeyView, packed: MicroBatchSeconds) -> Micro
         return packed
     rows = np.flatnonzero(chosen)
     cp = np.broadcast_to(keys.cp, (len(keys),))[rows]
-    samples = alike(training)
+    samples = length_groups(training)
     tokens = sum(length * share for length, share in samples)
     weights, priced = [], []
     for length, share in samples:

@@ -37,7 +37,7 @@ def readyz(request: Request) -> Readiness:
     """
     store: Store = request.app.state.store
     try:
-        store.servers.prove()
+        store.servers.check_writable()
         orphans = store.jobs_without_server()
     except (
         Unavailable

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Path, Request, Response
 
 from api import work
 from api.access.keys import SAFE
-from api.access.sites import NONE, check_right, exists, taught
+from api.access.sites import NONE, check_right, exists, site_to_teach
 from api.dependencies import Body, Brief, Searches, share_sites
 from api.log import audit
 from api.negotiation import JSON
@@ -33,7 +33,7 @@ async def _shared(request: Request) -> AsyncIterator[None]:
     async with AsyncExitStack() as teaching:
         if request.method == "POST":
             name = request.path_params["name"]
-            await teaching.enter_async_context(taught(request, name))
+            await teaching.enter_async_context(site_to_teach(request, name))
             audit(request, "learn", name)
         yield
     if request.method not in SAFE:

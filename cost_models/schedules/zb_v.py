@@ -121,13 +121,13 @@ def order(stages: int, chunks: int, micro_batches: int) -> Order:
         if micro_batches < full:
             actions = tuple(action for action in actions if action.micro_batch < micro_batches)
         if 2 * micro_batches < 3 * stages - 1:
-            return put_off(actions, 2 * stages)
+            return delay_weight_gradients(actions, 2 * stages)
         return actions
 
     return tuple(of_rank(rank) for rank in range(stages))
 
 
-def put_off(actions: Sequence[Action], limit: int) -> tuple[Action, ...]:
+def delay_weight_gradients(actions: Sequence[Action], limit: int) -> tuple[Action, ...]:
     """The same forwards and input gradients, with weight gradients delayed.
 
     They run before a forward that would exceed `limit` held chunks, in the drain's gaps between the

@@ -126,7 +126,7 @@ def estimate(*, source: str | None, json: Json = False, option_values: Mapping[s
     else:
         screen = output.Screen()
         screen.print(screens.estimate_screen(answer, asked_of(request), screen))
-        for run in results.about(request)[:1]:
+        for run in results.of_request(request)[:1]:
             screen.print(f"\n{run.sentence}  (planner validations {run.id})", soft_wrap=True)
     return FINE if answer.estimate.fits else NOTHING_FITS
 

@@ -11,7 +11,7 @@ import typer
 
 from planner.commands.failures import FINE
 from planner.commands.options import request_options
-from planner.commands.server import answered, apart
+from planner.commands.server import answered, split_service_names
 from planner.commands.shared import LIMITS, PLAN, Json, read_document
 from planner.presentation.terminal.progress_bar import bar
 from planner.questions.question import Question, resolved
@@ -35,7 +35,7 @@ def command_of(question: Question) -> Callable[..., int]:
 
         limits = not question.of_plan
         document = read_document(source, option_values, limits=limits, keep_plan=True)
-        known, names = apart(document)
+        known, names = split_service_names(document)
         request = question.parsed(known).model_copy(update=names)
         with bar("searching"):
             answer = answered(

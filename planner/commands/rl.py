@@ -10,7 +10,7 @@ import typer
 
 from planner.commands.failures import FINE, NOTHING_FITS
 from planner.commands.options import part_options, request_options, scalars
-from planner.commands.server import answered, apart
+from planner.commands.server import answered, split_service_names
 from planner.commands.shared import LIMITS, Json, nothing_fits, print_bundle, read_document
 from planner.presentation.terminal.progress_bar import bar
 
@@ -99,7 +99,7 @@ def _read_request(
     from planner.answers.reinforcement.parsing import parse_reinforcement
 
     document = read_document(source, option_values, limits=True, keep_plan=True)
-    known, names = apart(_with_options(document, options))
+    known, names = split_service_names(_with_options(document, options))
     request = parse_reinforcement(known)
     return request.model_copy(update={"request": request.request.model_copy(update=names)})
 

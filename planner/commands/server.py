@@ -124,7 +124,7 @@ def _tell_best(client: Client) -> None:
     print(f"\nStopped. Best so far: {text}: {each}", file=sys.stderr)
 
 
-def apart(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+def split_service_names(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """(what can be checked here, names that the service alone can look up) of a document."""
     if chosen() is None:
         return dict(document), {}

@@ -14,7 +14,7 @@ import typer
 
 from planner.commands.failures import FINE, NOTHING_FITS
 from planner.commands.options import merge
-from planner.commands.server import apart
+from planner.commands.server import split_service_names
 
 if TYPE_CHECKING:
     from planner.documents.problems import Problem
@@ -58,7 +58,7 @@ def read_request(
     merged = read_document(
         source, option_values, limits=limits, keep_plan=keep_plan, document=document
     )
-    known, names = apart(merged)
+    known, names = split_service_names(merged)
     request = parse_request(known, need_plan=need_plan, mixed_cluster=mixed_cluster)
     return request.model_copy(update=names)
 

@@ -12,7 +12,7 @@ import typer
 
 from planner.commands.failures import FINE, NOTHING_FITS
 from planner.commands.options import part_of, part_options, request_options
-from planner.commands.server import answered, apart
+from planner.commands.server import answered, split_service_names
 from planner.commands.shared import Json, Report, figure, read_document
 from planner.presentation.terminal.progress_bar import bar
 
@@ -86,7 +86,7 @@ def _read_sizing(
     sizing = {} if document.get("sizing") is None else document["sizing"]
     if not isinstance(sizing, dict):
         return parse_sizing(document)
-    document, names = apart(document)
+    document, names = split_service_names(document)
     for name, text in spec.items():
         values = [scalar(item.strip(), join("/sizing", name)) for item in text.split(",")]
         sizing[name] = values if name in LISTED else values[0] if len(values) == 1 else text

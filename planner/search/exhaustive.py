@@ -177,7 +177,7 @@ class _Pass:
         count = int(np.count_nonzero(fits))
         self._costed += len(fits)
         self._feasible += count
-        self._keep.miss(plans, needed)
+        self._keep.keep_nearest(plans, needed)
         if count:
             fitting = plans if count == len(fits) else plans.take(fits)
             estimates = self._model.evaluate(fitting)
@@ -253,7 +253,7 @@ def fits(request: PlanRequest, rules: Iterable[Rule] = ()) -> bool | None:
             needed = model.needed_bytes(plans)
             if np.any(needed <= room.of(plans)):
                 return True
-            keep.miss(plans, needed)
+            keep.keep_nearest(plans, needed)
         step(0, 1)
     if "recompute_layers" in request.search.open:
         return None

@@ -154,7 +154,7 @@ class Keeper:
                 front.append(row)
         self._front = front
 
-    def miss(self, plans: Plans, needed: FloatArray) -> None:
+    def keep_nearest(self, plans: Plans, needed: FloatArray) -> None:
         """Remember the plan that needs the least memory, in case nothing fits."""
         if self._best:
             return

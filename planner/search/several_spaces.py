@@ -244,7 +244,7 @@ class _Together:
             cell.costed += len(rows)
             cell.feasible += int(np.count_nonzero(fits[rows]))
             if not cell.feasible:
-                cell.keep.miss(plans.take(rows), needed[rows])
+                cell.keep.keep_nearest(plans.take(rows), needed[rows])
         if not fits.any():
             return
         plans, owner = plans.take(fits), owner[fits]

@@ -163,13 +163,13 @@ def forget(name: str, run: str | None = None) -> None:
         steps = tuple(r for r in site.steps if r.id != run)
         if len(steps) < len(site.steps):  # the run of its update goes with a step
             return site.with_steps(steps).with_runs(tuple(r for r in site.runs if r.id != run))
-        (removed,) = [r for r in site.runs if r.id == which(site, run).id]
+        (removed,) = [r for r in site.runs if r.id == find_run(site, run).id]
         return site.with_runs(tuple(r for r in site.runs if r is not removed))
 
     _write_change(_existing_name(name), without)
 
 
-def which(site: Site, run: str) -> LearnedRun:
+def find_run(site: Site, run: str) -> LearnedRun:
     """The run of a site with this id, or whose id alone begins with it.  Raises RequestError."""
     runs = [r for r in site.runs if run and r.id.startswith(run)]
     if len(runs) != 1:

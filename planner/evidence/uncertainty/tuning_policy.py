@@ -54,7 +54,7 @@ class Advice:
         return self.next is None or self.chance < UNLIKELY
 
 
-def believed(
+def plan_belief(
     posterior: Posterior,
     features: Sequence[ErrorFeatures],
     seconds: Array,

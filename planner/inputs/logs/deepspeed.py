@@ -48,7 +48,7 @@ class DeepSpeed(Reader):
         elif "json = {" in text and not self.configured:
             return self.block.add("{", number)
         elif match := _WORLD.search(text):
-            self.draft.say("plan.dp", int(match[1]), number)
+            self.draft.set_fact("plan.dp", int(match[1]), number)
         elif match := _COMMAND.search(text):
             self._command(match[1], number)
         elif "Evaluating" in text or "Checkpoint" in text:
@@ -63,7 +63,7 @@ class DeepSpeed(Reader):
         self.draft.step("DeepSpeed steps", step, 1.0, line)
         self.rates.take(step, number_of(current[1]), line)
         if memory := _MEMORY.search(text):
-            self.draft.uses("max allocated", number_of(memory[1]) * GIB, line)
+            self.draft.report_memory("max allocated", number_of(memory[1]) * GIB, line)
         self.stamps.take(step, _TIME.search(text), line)
 
     def _take_block(self, text: str, number: int) -> bool:
@@ -92,7 +92,7 @@ class DeepSpeed(Reader):
                 values["training.precision"] = precision
         for field, value in values.items():
             if isinstance(value, str) or (type(value) is int and value >= 0):
-                self.draft.say(field, value, line)
+                self.draft.set_fact(field, value, line)
 
     def _command(self, text: str, line: int) -> None:
         try:
@@ -102,7 +102,7 @@ class DeepSpeed(Reader):
         for name, value in pairwise(arguments):
             if name in OPTIONS:
                 number = whole(value)
-                self.draft.say(OPTIONS[name], value if number is None else number, line)
+                self.draft.set_fact(OPTIONS[name], value if number is None else number, line)
 
     def close(self) -> None:
         self.draft.series.pop("DeepSpeed steps", None)

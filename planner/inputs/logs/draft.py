@@ -46,7 +46,7 @@ class Draft:
     micro_batches: int = 0
     processes: dict[str, str] = field(default_factory=dict)
 
-    def say(self, path: str, value: Value, line: int) -> None:
+    def set_fact(self, path: str, value: Value, line: int) -> None:
         """A field of the run; the first to say it stands."""
         if len(self.facts) < MOST_FACTS:
             self.facts.setdefault(path, Fact(field=path, value=value, file=self.name, line=line))
@@ -95,7 +95,7 @@ class Draft:
         """The global batch of a step.  Raises RequestError where it is not that of the others."""
         if self.batch is None:
             self.batch = batch, line
-            self.say("training.global_batch_size", batch, line)
+            self.set_fact("training.global_batch_size", batch, line)
         elif batch != self.batch[0]:
             first, first_line = self.batch
             detail = f"the batch is {first:,} at line {first_line} and {batch:,} at line {line}"
@@ -117,7 +117,7 @@ class Draft:
         if math.isfinite(value) and value > 0:
             self.rates.setdefault(name, array("d")).append(value)
 
-    def uses(self, quantity: str, amount: float, line: int) -> None:
+    def report_memory(self, quantity: str, amount: float, line: int) -> None:
         """A report of memory in bytes; the largest stands."""
         if not (math.isfinite(amount) and 0 < amount < 2.0**60):
             return

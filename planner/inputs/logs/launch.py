@@ -50,17 +50,17 @@ def _derive(code_base: CodeBase, draft: Draft) -> None:
     """Degrees that follow from others: of ranks, and of the micro-batches of a step."""
     if code_base in UNSPLIT and not draft.options:
         for field in ("plan.tp", "plan.pp"):
-            draft.say(field, 1, 0)
+            draft.set_fact(field, 1, 0)
     _printed_degrees(draft)
     tp, pp = (draft.number(f"plan.{name}") or 0 for name in ("tp", "pp"))
     split = tp * pp * (draft.number("plan.cp") or 1)
     batch, steps = draft.number("training.global_batch_size"), draft.micro_batches
     if dp := _data_parallel(draft, split):
-        draft.say("plan.dp", dp, 0)
+        draft.set_fact("plan.dp", dp, 0)
         if split:
-            draft.say("accelerators", dp * split, 0)
+            draft.set_fact("accelerators", dp * split, 0)
         if batch and steps and batch % (dp * steps) == 0:
-            draft.say(_MICRO, batch // (dp * steps), 0)
+            draft.set_fact(_MICRO, batch // (dp * steps), 0)
 
 
 def _data_parallel(draft: Draft, split: int) -> int | None:
@@ -82,7 +82,7 @@ def _printed_degrees(draft: Draft) -> None:
     for name, field in FIELDS.items():
         text, line = draft.options.get(name, ("", 0))
         if text.isdecimal() and 0 < len(text) < 10:
-            draft.say(field, int(text), line)
+            draft.set_fact(field, int(text), line)
 
 
 def _name_model(draft: Draft) -> None:
@@ -97,7 +97,7 @@ def _name_model(draft: Draft) -> None:
     for field in type(model).model_fields:
         value = getattr(model, field)
         if field != "name" and isinstance(value, (bool, int, float, str)):
-            draft.say(f"model.{field}", value, name.line)
+            draft.set_fact(f"model.{field}", value, name.line)
     draft.assume(f"the model is {model.name} of the catalog, by its name")
 
 

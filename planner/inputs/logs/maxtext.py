@@ -32,7 +32,7 @@ class MaxText(Reader):
     def take(self, number: int, process: str, text: str) -> bool:
         if (match := _CONFIG.search(text)) and match[1] in FIELDS:
             if value := whole(match[2].removesuffix(".0")):
-                self.draft.say(FIELDS[match[1]], value, number)
+                self.draft.set_fact(FIELDS[match[1]], value, number)
         elif (step := _STEP.search(text)) and self.draft.first_process(SECONDS, process):
             self.seen = True
             if loss := _LOSS.search(text):

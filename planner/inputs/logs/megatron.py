@@ -86,8 +86,8 @@ class Arguments(Reader):
                 self.open = True
             return self.open
         if match := _WORLD.search(text):
-            self.draft.say("accelerators", int(match[1]), number)
-            self.draft.say("plan.tp", int(match[2]), number)
+            self.draft.set_fact("accelerators", int(match[1]), number)
+            self.draft.set_fact("plan.tp", int(match[2]), number)
         elif match := _VOCABULARY.search(text):
             self.draft.options.setdefault("vocab_size", (match[1], number))
             if self.draft.options["vocab_size"][0] == "None":
@@ -111,7 +111,7 @@ class Arguments(Reader):
             self.draft.series[ELAPSED].interval = whole(interval) or 0
         size, line = self.draft.options.get("world_size", ("", 0))
         if whole(size):
-            self.draft.say("accelerators", int(size), line)
+            self.draft.set_fact("accelerators", int(size), line)
 
     @property
     def code_base(self) -> CodeBase | None:
@@ -157,7 +157,7 @@ class Iterations(Reader):
         # Only Megatron-DeepSpeed counts tokens there, and tells the length of the curriculum.
         self.deepspeed = self.deepspeed or "consumed_tokens" in text or "consumed tokens" in text
         if length := _LENGTH.search(text):
-            self.draft.say("training.seq_length", int(length[1]), line)
+            self.draft.set_fact("training.seq_length", int(length[1]), line)
         if stamp := _STAMP.search(text):
             with suppress(ValueError):
                 self.stamps[1:] = [(step, datetime.fromisoformat(stamp[1]), line)]
@@ -179,7 +179,7 @@ class Iterations(Reader):
         if rate and batch and length and seconds > 0 and number_of(rate[1]) > 0:
             ranks = batch * length / seconds / number_of(rate[1])
             if 1 <= ranks < MOST:
-                self.draft.say("accelerators", round(ranks), line)
+                self.draft.set_fact("accelerators", round(ranks), line)
 
     def close(self) -> None:
         """Raise RequestError where the clock of the lines says another unit than their times."""
@@ -201,7 +201,7 @@ class Iterations(Reader):
             if scale:
                 unit = MIB if scale == "MB" else 1024 * MIB
             else:
-                self.draft.uses(f"max {quantity}", number_of(amount) * unit, line)
+                self.draft.report_memory(f"max {quantity}", number_of(amount) * unit, line)
 
     @property
     def code_base(self) -> CodeBase | None:

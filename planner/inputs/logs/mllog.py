@@ -59,11 +59,11 @@ class MlLog(Reader):
             for key in ("number_of_nodes", "accelerators_per_node")
         )
         if nodes and each:
-            self.draft.say("nodes", nodes, line)
-            self.draft.say("accelerators_per_node", each, line)
-            self.draft.say("accelerators", nodes * each, line)
+            self.draft.set_fact("nodes", nodes, line)
+            self.draft.set_fact("accelerators_per_node", each, line)
+            self.draft.set_fact("accelerators", nodes * each, line)
         if isinstance(name := event.get("accelerator_model_name"), str) and name:
-            self.draft.say("accelerator", name[:100], line)
+            self.draft.set_fact("accelerator", name[:100], line)
 
     def _event(self, event: dict[str, Any], line: int) -> None:
         key, value = event.get("key"), event.get("value")
@@ -77,7 +77,7 @@ class MlLog(Reader):
         if key == "submission_benchmark" and isinstance(value, str):
             self._benchmark(value, line)
         elif key in FIELDS and type(value) is int and 0 < value < MOST:
-            self.draft.say(FIELDS[key], value, line)
+            self.draft.set_fact(FIELDS[key], value, line)
         elif key in BEGINNINGS:
             self.evaluates = self.evaluates or key == "eval_stop"
             self.point = when, max(self.done, self._samples(meta) or 0.0)
@@ -118,15 +118,15 @@ class MlLog(Reader):
         return str(fact.value) if fact else ""
 
     def _benchmark(self, name: str, line: int) -> None:
-        self.draft.say("benchmark", name[:100], line)
+        self.draft.set_fact("benchmark", name[:100], line)
         if name not in BENCHMARKS:
             self.draft.assume(f"{shown(name)} is no language model known here")
             return
         model, length, rank = BENCHMARKS[name]
-        self.draft.say("model.name", model, line)
+        self.draft.set_fact("model.name", model, line)
         if rank:
-            self.draft.say("training.lora_rank", rank, line)
-            self.draft.say("training.seq_length", length, line)
+            self.draft.set_fact("training.lora_rank", rank, line)
+            self.draft.set_fact("training.seq_length", length, line)
 
     def close(self) -> None:
         batch = self.draft.number("training.global_batch_size")

@@ -55,10 +55,10 @@ class Nanotron(Reader):
             self.draft.pause()
         elif self.seen or "[Start training]" in text:
             for quantity, amount in _MEMORY.findall(text):
-                self.draft.uses(f"max {quantity}", number_of(amount) * MIB, number)
+                self.draft.report_memory(f"max {quantity}", number_of(amount) * MIB, number)
         if match := re.search(r"mbs: (\d{1,12}) \| .*sequence_length: (\d{1,12})", text):
-            self.draft.say("plan.micro_batch_size", int(match[1]), number)
-            self.draft.say("training.seq_length", int(match[2]), number)
+            self.draft.set_fact("plan.micro_batch_size", int(match[1]), number)
+            self.draft.set_fact("training.seq_length", int(match[2]), number)
         return False
 
     def _step(self, step: int, elapsed: str, line: int, text: str) -> None:
@@ -76,7 +76,7 @@ class Nanotron(Reader):
         if tokens and per_gpu and number_of(per_gpu[1]) > 0:
             size = number_of(tokens[1]) / number_of(per_gpu[1])
             if 1 <= size < MOST:
-                self.draft.say("accelerators", round(size), line)
+                self.draft.set_fact("accelerators", round(size), line)
 
     def _take_block(self, number: int, text: str) -> bool:
         if self.block.add(_OBJECT.sub(r"'\1'", text), number):
@@ -106,7 +106,7 @@ class Nanotron(Reader):
         self.draft.configs["config.yaml"] = text, origin
         for path, value, line in rows:
             if path in _FACTS and type(value) is int:
-                self.draft.say(_FACTS[path], value, line)
+                self.draft.set_fact(_FACTS[path], value, line)
 
     @property
     def code_base(self) -> CodeBase | None:

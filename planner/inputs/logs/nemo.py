@@ -72,12 +72,12 @@ class Nemo(Reader):
         if flops := _FLOPS.search(text):
             self.draft.rate("tflops", number_of(flops[1]))
         if peak := _PEAK.search(text):
-            self.draft.uses("max allocated", number_of(peak[1]), line)
+            self.draft.report_memory("max allocated", number_of(peak[1]), line)
 
     def close(self) -> None:
         if self.seen:
             for field, value, line in self.facts:
-                self.draft.say(field, value, line)
+                self.draft.set_fact(field, value, line)
 
     @property
     def code_base(self) -> CodeBase | None:

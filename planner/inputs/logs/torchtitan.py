@@ -93,32 +93,32 @@ class Torchtitan(Reader):
         if flops := _FLOPS.search(text):
             self.draft.rate("tflops", number_of(flops[1]))
         if memory := _MEMORY.search(text):
-            self.draft.uses("max reserved", number_of(memory[1]) * GIB, line)
+            self.draft.report_memory("max reserved", number_of(memory[1]) * GIB, line)
         self.stamps.take(step, _TIME.search(text), line)
 
     def _setup(self, line: int, text: str) -> None:
         draft = self.draft
         if match := _BATCH.search(text):
-            draft.say("plan.micro_batch_size", int(match[1]), line)
+            draft.set_fact("plan.micro_batch_size", int(match[1]), line)
             draft.samples(int(match[2]), line)
-            draft.say("training.seq_length", int(match[4]), line)
+            draft.set_fact("training.seq_length", int(match[4]), line)
         elif (degrees := _degrees(text)) is not None:
             self._mesh(degrees, line)
         elif match := _CHECKPOINTING.search(text):
-            draft.say("plan.recompute", match[1], line)
+            draft.set_fact("plan.recompute", match[1], line)
         elif "torch.compile" in text and "Compiling" in text:
-            draft.say("plan.compile", True, line)
+            draft.set_fact("plan.compile", True, line)
         elif _FLOAT8.search(text):
-            draft.say("training.precision", "fp8", line)
+            draft.set_fact("training.precision", "fp8", line)
         elif match := _DEVICE.search(text):
-            draft.say("accelerator", match[1][:100], line)
+            draft.set_fact("accelerator", match[1][:100], line)
         elif match := _CONFIG.search(text):
             self._config(match[1], line)
         if match := _MODEL.search(text):
             self._model(match[1], match[2], line)
         if _SHARDED.search(text):
             # Its default frees gathered weights after the forward pass, except in a pipeline.
-            draft.say("plan.zero_stage", 3 if (draft.number("plan.pp") or 1) == 1 else 2, line)
+            draft.set_fact("plan.zero_stage", 3 if (draft.number("plan.pp") or 1) == 1 else 2, line)
 
     def _mesh(self, sizes: Mapping[str, int], line: int) -> None:
         """Degrees by the mesh's names; a missing one is 1."""
@@ -128,16 +128,16 @@ class Torchtitan(Reader):
             ("tp", get("tp", 1)), ("cp", get("cp", 1)), ("pp", get("pp", 1)),
             ("ep", get("ep", 1)), ("dp", dp),
         ):  # fmt: skip
-            self.draft.say(f"plan.{field}", size, line)
+            self.draft.set_fact(f"plan.{field}", size, line)
         world = dp * get("tp", 1) * get("cp", 1) * get("pp", 1)
-        self.draft.say("accelerators", world, line)
+        self.draft.set_fact("accelerators", world, line)
 
     def _model(self, family: str, flavor: str, line: int) -> None:
-        self.draft.say("model.name", f"{family} {flavor}", line)
+        self.draft.set_fact("model.name", f"{family} {flavor}", line)
         models = registry.document()["models"]
         for name, value in models.get(family, {}).get("flavors", {}).get(flavor, {}).items():
             if isinstance(value, (bool, int, float, str)):
-                self.draft.say(f"model.{name}", value, line)
+                self.draft.set_fact(f"model.{name}", value, line)
 
     def _config(self, text: str, line: int) -> None:
         try:
@@ -145,7 +145,7 @@ class Torchtitan(Reader):
         except (ValueError, RecursionError):
             return
         for field, value in config_facts(tree):
-            self.draft.say(field, value, line)
+            self.draft.set_fact(field, value, line)
 
     def close(self) -> None:
         self.draft.series.pop("torchtitan steps", None)

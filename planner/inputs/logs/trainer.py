@@ -109,7 +109,7 @@ class Trainer(Reader):
         elif name == "Gradient Accumulation steps" and value:
             self.accumulated = int(value)
         elif name in FIELDS and value:
-            self.draft.say(FIELDS[name], value, line)
+            self.draft.set_fact(FIELDS[name], value, line)
 
     def _progress(self, bar: re.Match[str], number: int) -> None:
         if int(bar[2]) == self.total and not self.done:
@@ -147,17 +147,17 @@ class Trainer(Reader):
     def close(self) -> None:
         self._model()
         if "gradient_checkpointing=true" in self.overrides.lower():
-            self.draft.say("plan.recompute", "full", 0)
+            self.draft.set_fact("plan.recompute", "full", 0)
         runtime, line = self.metrics.get("train_runtime", (0.0, 0))
         printed = self.metrics.get("global_step", (0.0, 0))[0]
         steps = int(printed) if 1 <= printed < MOST else self.total
         micro, where = self.metrics.get("train_batch_size", (0.0, 0))
         if 1 <= micro < MOST:
-            self.draft.say("plan.micro_batch_size", int(micro), where)
+            self.draft.set_fact("plan.micro_batch_size", int(micro), where)
         each = (self.draft.number("plan.micro_batch_size") or 0) * self.accumulated
         batch = self.draft.number("training.global_batch_size") or 0
         if self.code_base and each and batch and batch % each == 0:
-            self.draft.say("plan.dp", batch // each, 0)
+            self.draft.set_fact("plan.dp", batch // each, 0)
         rate = self.metrics.get("train_steps_per_second", (0.0, 0))[0]
         if not steps and 0 < rate * runtime < MOST:
             steps = round(rate * runtime)
@@ -189,7 +189,7 @@ class Trainer(Reader):
         for name, value in model.model_dump(mode="json", exclude_defaults=True).items():
             plain = isinstance(value, (bool, int, float, str))
             text = value if plain else json.dumps(value)
-            self.draft.say(f"model.{name}", text, self.first)
+            self.draft.set_fact(f"model.{name}", text, self.first)
 
     @property
     def code_base(self) -> CodeBase | None:

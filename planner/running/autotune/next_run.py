@@ -28,7 +28,7 @@ from planner.evidence.uncertainty import site_pricing as pricing
 from planner.evidence.uncertainty.beliefs import Belief
 from planner.evidence.uncertainty.error_features import Array, ErrorFeatures, groups_of, shares_of
 from planner.evidence.uncertainty.site import LearnedRun, Site
-from planner.evidence.uncertainty.tuning_policy import UNLIKELY, WORTH, Advice, advised, believed
+from planner.evidence.uncertainty.tuning_policy import UNLIKELY, WORTH, Advice, advised, plan_belief
 from planner.running.autotune.answer import Candidate, Ending, NextRun, TuneAnswer
 from planner.search.exhaustive import cost_model
 from planner.search.memory_reasons import memory_reason
@@ -91,7 +91,7 @@ class Question:
         ids = {run.id for run in self.runs}
         others = tuple(run for run in self.site.runs if run.id not in ids)
         known = Site(name=self.site.name, runs=others).correction
-        return believed(known, self.features, self.seconds, self.measured)
+        return plan_belief(known, self.features, self.seconds, self.measured)
 
     @property
     def gpu_hours(self) -> float:

@@ -106,7 +106,7 @@ class Engine:
         try:
             _executor = executor
             _launch(self.url, executor.name, self.settings)
-            with self.store.database.alone():
+            with self.store.database.exclusive():
                 _reconcile(self.store)
             self._starting = False
             file = _File.of(self.url)
@@ -142,7 +142,7 @@ class Engine:
         """Enqueue waiting jobs with DBOS, which ignores ids that it already has."""
         if not self.store.jobs.unsent():
             return
-        with self.store.database.alone():  # else another server may just take it from DBOS
+        with self.store.database.exclusive():  # else another server may just take it from DBOS
             for job in self.store.jobs.unsent():
                 with SetWorkflowID(job.id):
                     DBOS.enqueue_workflow(_QUEUES[job.kind in RUNS_ALONE], run_job, job.id)

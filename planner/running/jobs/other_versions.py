@@ -26,7 +26,7 @@ def requeue(store: Store) -> None:
     """Have jobs begin again from their requests, once no server of their version is left."""
     if not _workflows_without_server(store):
         return
-    with store.database.alone():  # two servers would undo each other's work
+    with store.database.exclusive():  # two servers would undo each other's work
         for id in _workflows_without_server(store):
             _log.warning("job %s %s", id, _NOTE)
             store.jobs.requeue(id, _NOTE)

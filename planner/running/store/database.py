@@ -24,7 +24,7 @@ QUEUE_FILE = "jobs.sqlite"  # of DBOS, made after the other
 _BUSY_TIMEOUT_S = 5.0  # of SQLite: how long a writer waits for another one
 _CONNECT_S = 5
 _MIN_FREE_BYTES = 1 << 20
-# Advisory locks of PostgreSQL, held while the tables are migrated, and by Database.alone.
+# Advisory locks of PostgreSQL, held while the tables are migrated, and by Database.exclusive.
 _LOCK, _ALONE = 7_215_900_001, 7_215_900_003
 # Of PostgreSQL: timeouts of a statement, of a lock and of the network.
 _TIMEOUTS = {
@@ -105,7 +105,7 @@ class Database:
             yield connection
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         """What runs inside runs at one server at a time, and may use the database.
 
         Raises Unavailable.
@@ -146,7 +146,7 @@ class Database:
         if not self.is_file:
             with self.reading() as connection:
                 if connection.scalar(sa.select(IDENTITY.c.id)) != self.id:
-                    raise Lost("the database was emptied or replaced", identity.way_out())
+                    raise Lost("the database was emptied or replaced", identity.remedy())
             return
         path = Path(str(self.engine.url.database))
         if not same_file(path, self.node):
@@ -209,7 +209,7 @@ def _check_identity(connection: sa.Connection) -> None:
     except (OSError, ValueError) as error:
         raise Unavailable(f"{identity.NOTE} in the data folder cannot be read: {error}") from None
     if wrong:
-        raise Lost(f"the database is not the one that was here: {wrong}", identity.way_out())
+        raise Lost(f"the database is not the one that was here: {wrong}", identity.remedy())
 
 
 @contextmanager
@@ -222,7 +222,7 @@ def _translated() -> Iterator[None]:
         raise Unavailable("all connections to the database are taken") from None
     except sa.exc.DBAPIError as error:
         if getattr(error.orig, "sqlstate", None) in _MISSING_CODES:
-            raise Lost("the database was emptied: tables are missing", identity.way_out()) from None
+            raise Lost("the database was emptied: tables are missing", identity.remedy()) from None
         if type(error) is sa.exc.DatabaseError:  # a file that is not one of SQLite
             raise Unavailable(str(error.orig)[:200]) from None
         if not error.connection_invalidated:

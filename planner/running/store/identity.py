@@ -43,7 +43,7 @@ def loss(connection: sa.Connection, has_tables: bool, keeps_an_id: bool) -> str 
     return "it is another one than before"
 
 
-def way_out() -> str:
+def remedy() -> str:
     """What an administrator does about it."""
     return (
         f"restore a backup, or begin anew: stop all services, make the database empty and move "

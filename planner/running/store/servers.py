@@ -42,7 +42,7 @@ class Servers:
             connection.execute(sa.delete(SERVERS).where(self._is_dead()))
             return set(connection.scalars(sa.select(SERVERS.c.name)))
 
-    def prove(self) -> None:
+    def check_writable(self) -> None:
         """Check that the database takes writes.  Raises Unavailable."""
         self._database.check()
         name = f"proof-{uuid.uuid4().hex}"

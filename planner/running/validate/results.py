@@ -54,7 +54,7 @@ def keep(
     return stored
 
 
-def about(request: PlanRequest) -> list[StoredValidation]:
+def of_request(request: PlanRequest) -> list[StoredValidation]:
     """The validations of this request's plan, the latest first."""
     return list(_read(f"{_key(request)}-*.json"))
 
