@@ -51,7 +51,7 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
     gc.disable()  # imported modules are never freed, so collecting among them wastes start-up time
     from api.app import create_app
     from api.log import JsonHandler
-    from api.protocol import MOST_HEADER_BYTES, HeaderTimeoutProtocol
+    from api.protocol import MAX_HEADER_BYTES, HeaderTimeoutProtocol
     from planner.running.store import Store, Unavailable
 
     try:  # also migrates the tables, before the first request
@@ -77,7 +77,7 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
         limit_concurrency=settings.max_connections,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
-        h11_max_incomplete_event_size=MOST_HEADER_BYTES,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
     )
     _Server(config).run(sockets=[listener])
     return 0

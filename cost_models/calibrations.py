@@ -30,7 +30,7 @@ Seconds = Annotated[float, Field(ge=0, le=1e6)]
 Word = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9 _-]{0,39}$")]
 Text = Annotated[str, Field(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
 PROFILE_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
-MOST_POINTS = 20_000
+MAX_POINTS = 20_000
 ACCELERATOR = "accelerator"  # whose id stands under it in the hardware of a calibration
 
 
@@ -132,10 +132,10 @@ class ContentionPoint(Point):
 class Points(Spec):
     """All points of a calibration, by benchmark."""
 
-    gemm: tuple[GemmPoint, ...] = Field((), max_length=MOST_POINTS)
-    attention: tuple[AttentionPoint, ...] = Field((), max_length=MOST_POINTS)
-    passes: tuple[PassPoint, ...] = Field((), max_length=MOST_POINTS)
-    collectives: tuple[CollectivePoint, ...] = Field((), max_length=MOST_POINTS)
+    gemm: tuple[GemmPoint, ...] = Field((), max_length=MAX_POINTS)
+    attention: tuple[AttentionPoint, ...] = Field((), max_length=MAX_POINTS)
+    passes: tuple[PassPoint, ...] = Field((), max_length=MAX_POINTS)
+    collectives: tuple[CollectivePoint, ...] = Field((), max_length=MAX_POINTS)
     host: tuple[HostPoint, ...] = Field((), max_length=100)
     wrapper: tuple[WrapperPoint, ...] = Field((), max_length=100)
     optimizer: tuple[OptimizerPoint, ...] = Field((), max_length=100)

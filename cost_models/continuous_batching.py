@@ -24,7 +24,7 @@ BINS, POINTS = 128, 24
 SPREAD = 0.8
 FARTHEST = 5.0
 # Turnovers of a full engine that are followed one by one; more of them are like the last.
-MOST_TURNS = 4.0
+MAX_TURNS = 4.0
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def generate(
     steady_stride_s = stride_s(steady)
     turn_s = steady_stride_s + per_turn * prompt_s
     waiting, skipped_s = started - running, 0.0
-    skipped = min(waiting, max(0.0, responses - running)) - MOST_TURNS * running
+    skipped = min(waiting, max(0.0, responses - running)) - MAX_TURNS * running
     if skipped > 0.0:
         skipped_s = skipped / per_turn * turn_s
         waiting -= skipped

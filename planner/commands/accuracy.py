@@ -16,7 +16,7 @@ from planner.presentation.terminal.progress_bar import counted
 if TYPE_CHECKING:
     from planner.learning.accuracy.predict import Prediction
 
-MOST_SHOTS = 100
+MAX_SHOTS = 100
 
 
 def accuracy(
@@ -94,8 +94,8 @@ def _counts(text: str) -> tuple[int, ...]:
     from planner.documents.problems import refuse
 
     items = text.split(",")
-    if not all(re.fullmatch("[0-9]{1,3}", item) and int(item) <= MOST_SHOTS for item in items):
-        detail = f"numbers from 0 to {MOST_SHOTS}, such as 0,1,3,5"
+    if not all(re.fullmatch("[0-9]{1,3}", item) and int(item) <= MAX_SHOTS for item in items):
+        detail = f"numbers from 0 to {MAX_SHOTS}, such as 0,1,3,5"
         raise refuse("/shots", "not_allowed", detail, text)
     return tuple(sorted({int(item) for item in items}))
 

@@ -17,7 +17,7 @@ from planner.documents.short_names import SHORT_NAMES
 Scalar = str | int | float | bool | None
 T = TypeVar("T")
 
-MOST_PROBLEMS = 20  # limit on the problems that one error lists
+MAX_PROBLEMS = 20  # limit on the problems that one error lists
 _MAX_SHOWN = 80  # limit on the characters of a value that a message repeats
 _MORE = "more"
 _MAX_EXACT = 2**53  # integers beyond it do not survive a JSON reader that uses doubles
@@ -60,7 +60,7 @@ class Problem(BaseModel):
 class RequestError(ValueError):
     """A request that cannot be understood, with the problems found in it.
 
-    At most MOST_PROBLEMS, and then one more (its code is `more`) that says how many others.
+    At most MAX_PROBLEMS, and then one more (its code is `more`) that says how many others.
     """
 
     def __init__(self, problems: Iterable[Problem]) -> None:
@@ -124,11 +124,11 @@ def _shortened(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     all_problems = tuple(problems)
     listed = [item for item in all_problems if item.code != _MORE]
     hidden = sum(int(item.got or 0) for item in all_problems if item.code == _MORE)
-    hidden += max(0, len(listed) - MOST_PROBLEMS)
+    hidden += max(0, len(listed) - MAX_PROBLEMS)
     if not hidden:
         return all_problems
     rest = problem("", _MORE, f"{hidden:,} more problems", hidden)
-    return (*listed[:MOST_PROBLEMS], rest)
+    return (*listed[:MAX_PROBLEMS], rest)
 
 
 def problem_document(problems: Sequence[Problem]) -> dict[str, Any]:
@@ -233,7 +233,7 @@ def from_validation(
     wrong_items = {f["loc"][:-1] for f in own if f["loc"]}
     # What lacks items since they are wrong themselves says nothing new.
     own = [f for f in own if f["type"] != "too_short" or f["loc"] not in wrong_items]
-    listed, rest = own[:MOST_PROBLEMS], own[MOST_PROBLEMS:]
+    listed, rest = own[:MAX_PROBLEMS], own[MAX_PROBLEMS:]
     return [
         *(
             translate(

@@ -23,8 +23,8 @@ SEARCHED = (
     "recompute_modules", "recompute_num_layers",
 )  # fmt: skip
 # Limits on the work of one request: rows of the table of process groups, and candidates in all.
-MOST_COMBINATIONS = 4_000_000
-MOST_CANDIDATES = 50_000_000
+MAX_COMBINATIONS = 4_000_000
+MAX_CANDIDATES = 50_000_000
 
 
 class SpaceTooLarge(ValueError):

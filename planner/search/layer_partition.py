@@ -20,7 +20,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 # Times that differ by less are equal.
 TOLERANCE = 1e-9
-MOST_MOVES = 200
+MAX_MOVES = 200
 # Most layers that are partitioned: tables over begin and end grow with the square.
 MOST_LAYERS = 1_024
 # Starts of the local search with several chunks, and the gap to the bound that ends it.
@@ -274,7 +274,7 @@ def _amounts(
 def _local_search(layers: LayerLoads, stages: Stages, ends: IntArray, empty_ends: bool) -> IntArray:
     """Move single layers to other virtual stages while that is better; those between shift."""
     best = _scores(layers, stages, ends[None])[0]
-    for _ in range(MOST_MOVES):
+    for _ in range(MAX_MOVES):
         givers, scores = _neighbours(layers, stages, ends, empty_ends)
         if not len(givers):
             return ends

@@ -15,7 +15,7 @@ from planner.search.axes import Axes, divisors
 from planner.search.rough_layouts import RoughLayout, rough_layouts
 
 # Most layers by which an end may be lighter than a middle stage, to make up for the head.
-MOST_LAYERS_LIGHTER = 4
+MAX_LAYERS_LIGHTER = 4
 
 
 class LayoutAxes:
@@ -186,12 +186,12 @@ class LayoutAxes:
 
     @cached_property
     def most_layers_lighter(self) -> int:
-        """Layers an end stage may have fewer: what the head weighs, 1 to MOST_LAYERS_LIGHTER."""
+        """Layers an end stage may have fewer: what the head weighs, 1 to MAX_LAYERS_LIGHTER."""
         model = self._axes.request.model
         head = model.hidden_size * model.vocab_size
         layers = layers_of(model)
         layer = layer_matrix_parameters(model, layers.kinds[layers.order[-1]])
-        return min(max(ceil(head / layer), 1), MOST_LAYERS_LIGHTER)
+        return min(max(ceil(head / layer), 1), MAX_LAYERS_LIGHTER)
 
 
 def _schedule_without_pipeline(names: Sequence[str]) -> str | None:

@@ -18,7 +18,7 @@ from planner.search.axes import SEARCHED, Axes, SpaceTooLarge
 
 _FULL = code("recompute", "full")
 # Rows of one request's table of options.
-MOST_OPTIONS = 10_000
+MAX_OPTIONS = 10_000
 # Values of switches, each never slower and never more memory than those after it (see Space).
 SWITCHES: dict[str, tuple[Any, ...]] = {
     "compile": (True, False),
@@ -68,8 +68,8 @@ class OptionAxes:
             *([{f: encoded(f, v)} for v in self._axes.values[f]] for f in open_fields),
         ]
         size = prod(len(axis) for axis in axes)
-        if size > MOST_OPTIONS:
-            raise SpaceTooLarge("combinations of options", size, MOST_OPTIONS)
+        if size > MAX_OPTIONS:
+            raise SpaceTooLarge("combinations of options", size, MAX_OPTIONS)
         rows: list[dict[str, int]] = [{}]
         for axis in axes:
             rows = [{**row, **choice} for row in rows for choice in axis]

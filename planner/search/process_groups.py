@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from cost_models.plans import Plans
-from planner.search.axes import MOST_COMBINATIONS, Axes, SpaceTooLarge, within
+from planner.search.axes import MAX_COMBINATIONS, Axes, SpaceTooLarge, within
 from planner.search.layout_axes import LayoutAxes
 from planner.search.legality import Legality
 
@@ -22,8 +22,8 @@ def _degrees(axes: Axes, layouts: LayoutAxes, legality: Legality) -> Plans:
     """Every tp, cp and pp, and the dp that remains of each size."""
     names = ("tp", "cp", "pp")
     size = prod(len(axes.values[name]) for name in names) * len(axes.sizes)
-    if size > MOST_COMBINATIONS:
-        raise SpaceTooLarge("combinations of tp, cp and pp", size, MOST_COMBINATIONS)
+    if size > MAX_COMBINATIONS:
+        raise SpaceTooLarge("combinations of tp, cp and pp", size, MAX_COMBINATIONS)
     columns = (np.array(axes.values[name], dtype=np.int64) for name in names)
     grid = np.meshgrid(*columns, np.array(axes.sizes, dtype=np.int64), indexing="ij")
     tp, cp, pp, accelerators = (axis.ravel() for axis in grid)
@@ -54,8 +54,8 @@ def _with_expert_grids(plans: Plans, axes: Axes) -> Plans:
     # 0 stands for experts that are split as the dense layers are.
     etps = v["etp"] if axes.limited("etp") or axes.request.model.moe is None else (1, 0)
     size = len(plans) * len(etps) * len(v["ep"]) * len(v["sequence_parallel"])
-    if size > MOST_COMBINATIONS:
-        raise SpaceTooLarge("process-group sizes", size, MOST_COMBINATIONS)
+    if size > MAX_COMBINATIONS:
+        raise SpaceTooLarge("process-group sizes", size, MAX_COMBINATIONS)
     row, etp, ep, sharded = (
         axis.ravel()
         for axis in np.meshgrid(

@@ -18,10 +18,10 @@ COMMON = tuple(code("schedule", name) for name in ("1f1b", "interleaved-1f1b"))
 
 
 # Of 162 published runs with expert parallelism, 160 have at most this degree.
-MOST_USUAL_EP = 64
+MAX_USUAL_EP = 64
 # Of 167 published interleaved runs, 163 have at most this many chunks on a rank.
-MOST_USUAL_VPP = 12
-UNUSUAL_EP = f"EP over more than {MOST_USUAL_EP} ranks"
+MAX_USUAL_VPP = 12
+UNUSUAL_EP = f"EP over more than {MAX_USUAL_EP} ranks"
 
 
 def steps(plans: Plans) -> dict[str, BoolArray]:
@@ -32,9 +32,9 @@ def steps(plans: Plans) -> dict[str, BoolArray]:
         "CP": plans.cp > 1,
         "PP": plans.pp > 1,
         "VPP": plans.vpp > 1,
-        f"more than {MOST_USUAL_VPP} chunks": plans.vpp > MOST_USUAL_VPP,
+        f"more than {MAX_USUAL_VPP} chunks": plans.vpp > MAX_USUAL_VPP,
         "EP": plans.ep > 1,
-        UNUSUAL_EP: plans.ep > MOST_USUAL_EP,
+        UNUSUAL_EP: plans.ep > MAX_USUAL_EP,
         "ZeRO-2 or 3": plans.zero_stage >= 2,
         "recompute": plans.recompute > 0,
         "uneven stages": uneven | (plans.stage_layers > 0),

@@ -29,7 +29,7 @@ from planner.constraints import (
 )
 from planner.documents.answer import SpaceAxis
 from planner.documents.request import PlanRequest
-from planner.search.axes import LAYOUT_FIELDS, MOST_CANDIDATES, Axes, SpaceTooLarge, within
+from planner.search.axes import LAYOUT_FIELDS, MAX_CANDIDATES, Axes, SpaceTooLarge, within
 from planner.search.best_switches import settled
 from planner.search.dominance import Dominance
 from planner.search.layout_axes import LayoutAxes
@@ -52,7 +52,7 @@ from planner.search.uneven_split_filter import UnevenSplitFilter, place_among
 # would take longer.
 FEW_CANDIDATES = 1 << 17
 # Partial plans that are held in memory at one time.
-MOST_PARTIAL_PLANS = 1 << 20
+MAX_PARTIAL_PLANS = 1 << 20
 # Plans that remain legal are copied once they are less than this share of the array.
 WORTH_TAKING = 0.6
 _FULL = code("recompute", "full")
@@ -191,11 +191,11 @@ class Space:
         layouts = implicit.counts + explicit.counts
         per_layout = micro.counts * len(self._options.columns["zero_stage"])
         self.size = int((layouts * per_layout).sum())
-        if self.size > MOST_CANDIDATES:
-            raise SpaceTooLarge("candidates", self.size, MOST_CANDIDATES)
+        if self.size > MAX_CANDIDATES:
+            raise SpaceTooLarge("candidates", self.size, MAX_CANDIDATES)
         per_layout = np.where(layouts > 0, per_layout, 0)
         group = np.arange(len(per_layout))
-        for low, high in batches(per_layout, MOST_PARTIAL_PLANS):
+        for low, high in batches(per_layout, MAX_PARTIAL_PLANS):
             layouts_here = np.where((group >= low) & (group < high), per_layout, 0)
             yield self._legal_partial_plans(layouts_here, micro, uncounted)
 

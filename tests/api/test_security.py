@@ -274,7 +274,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], socket.sock
     app = create_app(Settings(max_body_s=2.0))
     limits = {
         "http": protocol.HeaderTimeoutProtocol,
-        "h11_max_incomplete_event_size": protocol.MOST_HEADER_BYTES,
+        "h11_max_incomplete_event_size": protocol.MAX_HEADER_BYTES,
     }
     with listening(app, **limits) as port:
         yield lambda: socket.create_connection(("127.0.0.1", port), timeout=300)

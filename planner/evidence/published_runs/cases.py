@@ -48,8 +48,8 @@ COMPILED_LOSS_SINCE = 2025
 # Sequences of a rank where a row states neither its batch nor both factors of a micro-batch of all.
 UNSTATED_SEQUENCES = 8
 MICRO_BATCHES = (1, 2, 4, 8, 16)
-MOST_CHUNKS = 20
-MOST_VARIANTS = 5000
+MAX_CHUNKS = 20
+MAX_VARIANTS = 5000
 _OVERLAPS = (
     ("overlap_grad_reduce", "overlap_grad_reduce"),
     ("overlap_param_gather", "overlap_param_gather"),
@@ -119,7 +119,7 @@ def case_of(run: Run) -> Case:
     opened = list(degrees.opened)
     plans = islice(
         _variants(run, model.value, training, fixed, degrees.options, opened, assumptions, recipe),
-        MOST_VARIANTS,
+        MAX_VARIANTS,
     )
     return Case(
         run, model.value, cluster.value, training, tuple(plans), tuple(dict.fromkeys(opened)),
@@ -294,7 +294,7 @@ def _pipelines(run: Run, model: ModelSpec, pp: int, chunked: bool) -> list[dict[
     unclear = "not stated" in run["schedule"].lower() or not run.known("schedule")
     if pp > 1 and not vpp and (unclear or schedule == "interleaved-1f1b"):
         fewest = 1 if unclear and schedule == "1f1b" else 2
-        counts = range(fewest, MOST_CHUNKS + 1)
+        counts = range(fewest, MAX_CHUNKS + 1)
         chunks = [v for v in counts if _whole_chunks(model, pp * v)] or [1]
         return [{"schedule": _ONE_OR_MORE[v > 1], "vpp": v} for v in chunks]
     return [{"schedule": schedule, "vpp": _chunks(schedule, vpp)}]

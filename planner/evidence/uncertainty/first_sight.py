@@ -46,7 +46,7 @@ SHARED = ("experts", "accelerator", "precision", "model")
 FIXED_S = 0.1
 USUAL_ACCELERATORS, USUAL_HIDDEN_SIZE = 8, 8192
 # Sources alike (accelerator, stack, kind of model) beyond these narrow an interval no further.
-MOST_ALIKE = 7
+MAX_ALIKE = 7
 # The chance that a run is an outlier, and the deviation of ln that it then has besides.
 OUTLIERS, OUTLIER_DEVIATION = 0.08, 1.0
 _ROUNDS = 3
@@ -91,7 +91,7 @@ class Prior:
         """How many times as wide an estimate is as one without doubts and sources alike."""
         sources = sources_alike(of) if of.sources_alike is None else of.sources_alike
         ln = sum(self.doubts[doubt] for doubt in of.doubts)
-        return exp(ln - self.alike * log2(1 + min(sources, MOST_ALIKE)))
+        return exp(ln - self.alike * log2(1 + min(sources, MAX_ALIKE)))
 
 
 def linear(shares: Array, seconds: Array | float, accelerators: int, hidden_size: int) -> Array:

@@ -27,7 +27,7 @@ from planner.evidence.uncertainty.site import Site
 
 __all__ = ["Evidence", "evidence"]
 
-MOST_RUNS = 3
+MAX_RUNS = 3
 _SORTED_RUNS = 64  # runs that are sorted by their distance, as a rule
 # The distance between two runs for a difference in a kind, and for each factor of two between their
 # sizes (a judgement: properties that decide the kernels and the links weigh most).
@@ -172,7 +172,7 @@ def _extrapolated(
     """Sentences on the runs of the accelerator and of the runtime."""
     runtimes = sorted(by_runtime, key=lambda other: (other != runtime, -len(by_runtime[other])))
     differs = _method_text(adapters, narrow) if runtime in by_runtime else ""
-    stacks = listed(tuple(dict.fromkeys(map(_stack, runtimes)))[:MOST_RUNS])
+    stacks = listed(tuple(dict.fromkeys(map(_stack, runtimes)))[:MAX_RUNS])
     elsewhere = [run for each in _table().by_accelerator.values() for run in each.get(runtime, [])]
     other = f" and {_runs(elsewhere)} with it elsewhere" if elsewhere else ""
     runs = _runs([run for each in by_runtime.values() for run in each])
@@ -232,7 +232,7 @@ def _nearest(kinds: dict[str, str | bool], sizes: dict[str, float]) -> tuple[Sco
     for farthest in (np.partition(distances, last)[last], np.inf):
         near = np.flatnonzero(distances <= farthest)
         ordered = near[np.argsort(distances[near], kind="stable")].tolist()
-        if len(runs := _distinct_runs(table.runs[i] for i in ordered)) == MOST_RUNS:
+        if len(runs := _distinct_runs(table.runs[i] for i in ordered)) == MAX_RUNS:
             break
     return runs
 
@@ -241,6 +241,6 @@ def _distinct_runs(runs: Iterable[ScoredRun]) -> tuple[ScoredRun, ...]:
     by_name: dict[tuple[str, str], ScoredRun] = {}
     for run in runs:
         by_name.setdefault((run.source, run.model), run)
-        if len(by_name) == MOST_RUNS:
+        if len(by_name) == MAX_RUNS:
             break
     return tuple(by_name.values())

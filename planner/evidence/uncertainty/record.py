@@ -16,7 +16,7 @@ from planner.documents.scored_runs import Record, ScoredRun, scored_runs
 from planner.evidence.uncertainty.error_features import NARROW
 
 # Below this number of sources, runs of all accelerators tell which features go together.
-FEWEST_SOURCES = 3
+MIN_SOURCES = 3
 # Parameters within this factor are of one model, whose rows count them differently; models within
 # the other reach the same rate on the same accelerator.
 _SAME_SIZE, _LIKE_SIZE = 1.03, 1.3
@@ -102,7 +102,7 @@ def seen_together(chip: AcceleratorSpec, experts: bool) -> Pairs:
     """Which features of plans (planner/search/simplicity.py) published runs have, in pairs.
 
     Those of the accelerator's family with this kind of model; of all accelerators, where fewer
-    than FEWEST_SOURCES published any.  A feature with itself: it was seen at all.
+    than MIN_SOURCES published any.  A feature with itself: it was seen at all.
     """
     return _seen_pairs(profile_for(chip).family, experts)
 
@@ -111,7 +111,7 @@ def seen_together(chip: AcceleratorSpec, experts: bool) -> Pairs:
 def _seen_pairs(family: str, experts: bool) -> Pairs:
     kin = [run for run in scored_runs() if run.experts == experts]
     family_runs = [run for run in kin if run.family == family]
-    counted = family_runs if len({run.source for run in family_runs}) >= FEWEST_SOURCES else kin
+    counted = family_runs if len({run.source for run in family_runs}) >= MIN_SOURCES else kin
     return frozenset(
         frozenset(pair)
         for run in counted

@@ -27,7 +27,7 @@ from planner.evidence.uncertainty.learned_steps import LearnedStep
 from planner.evidence.uncertainty.memory_risk import Peaks, peaks
 from planner.evidence.uncertainty.posterior import Posterior, SeenRun, posterior
 
-MOST_RUNS = 1_000
+MAX_RUNS = 1_000
 Share = Annotated[float, Field(ge=0.0, le=10.0)]
 Seconds = Annotated[float, Field(gt=0.0, le=1e6)]
 Label = Annotated[str, Field(max_length=200)]
@@ -114,8 +114,8 @@ class Site(Spec):
     """
 
     name: str
-    runs: Annotated[tuple[LearnedRun, ...], Field(max_length=MOST_RUNS)] = ()
-    steps: Annotated[tuple[LearnedStep, ...], Field(max_length=MOST_RUNS)] = ()
+    runs: Annotated[tuple[LearnedRun, ...], Field(max_length=MAX_RUNS)] = ()
+    steps: Annotated[tuple[LearnedStep, ...], Field(max_length=MAX_RUNS)] = ()
     calibration: Annotated[Calibration | None, Field(exclude=True)] = None
 
     def with_runs(self, runs: tuple[LearnedRun, ...]) -> Site:

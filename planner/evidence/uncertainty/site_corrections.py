@@ -19,7 +19,7 @@ from planner.evidence.uncertainty.site import LearnedRun, Site
 # What a site's runs may teach: a cost of all work alike, and the factors.
 LEARNED = {"common": "all of the time alike", **FACTORS}
 # A factor that no run spends so much of its time on says nothing.
-LEAST_SHARE = 0.01
+MIN_SHARE = 0.01
 
 
 class LearnedFactor(Document):
@@ -162,7 +162,7 @@ def _factors(site: Site, runs: list[LearnedRun]) -> tuple[LearnedFactor, ...]:
     learned = []
     for i, (name, title) in enumerate(LEARNED.items()):
         verdict: Literal["learned", "cannot tell yet", "unused"] = "cannot tell yet"
-        if largest[i] < LEAST_SHARE:
+        if largest[i] < MIN_SHARE:
             verdict = "unused"
         elif abs(mean[i]) > deviations[i]:
             verdict = "learned"

@@ -20,7 +20,7 @@ from planner.evidence.uncertainty import profiles
 from planner.evidence.uncertainty.asker import asker
 from planner.evidence.uncertainty.learned_steps import LearnedStep
 from planner.evidence.uncertainty.memory_risk import Peaks, Room, peaks, room
-from planner.evidence.uncertainty.site import MOST_RUNS, LearnedRun, Site
+from planner.evidence.uncertainty.site import MAX_RUNS, LearnedRun, Site
 from planner.evidence.uncertainty.site_pricing import current
 
 MOST_BYTES = 32 * 2**20  # of a site's file
@@ -123,8 +123,8 @@ def learn(name: str, runs: tuple[LearnedRun, ...]) -> tuple[Site, tuple[LearnedR
         known = {run.id for run in site.runs}
         taught = (run.model_copy(update={"taught_by": asker().name or None}) for run in runs)
         new.extend({run.id: run for run in taught if run.id not in known}.values())
-        if len(site.runs) + len(new) > MOST_RUNS:
-            detail = f"site {name} has {len(site.runs):,} runs and keeps at most {MOST_RUNS:,}"
+        if len(site.runs) + len(new) > MAX_RUNS:
+            detail = f"site {name} has {len(site.runs):,} runs and keeps at most {MAX_RUNS:,}"
             raise refuse("/site", "too_many_runs", f"{detail}: forget some")
         return site.with_runs((*site.runs, *new))
 
@@ -138,8 +138,8 @@ def learn_steps(name: str, steps: tuple[LearnedStep, ...]) -> Site:
     def more(site: Site) -> Site:
         known = {step.id for step in site.steps}
         new = [step for step in steps if step.id not in known]
-        if len(site.steps) + len(new) > MOST_RUNS:
-            detail = f"site {name} has {len(site.steps):,} steps and keeps at most {MOST_RUNS:,}"
+        if len(site.steps) + len(new) > MAX_RUNS:
+            detail = f"site {name} has {len(site.steps):,} steps and keeps at most {MAX_RUNS:,}"
             raise refuse("/site", "too_many_runs", f"{detail}: forget some")
         taught = (step.model_copy(update={"taught_by": asker().name or None}) for step in new)
         return site.with_steps((*site.steps, *taught))

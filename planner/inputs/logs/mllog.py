@@ -15,7 +15,7 @@ from planner.inputs.logs.draft import Draft, Reader
 from planner.inputs.logs.run_log import CodeBase
 
 MARK, SYSTEM = ":::MLLOG", ":::SYSJSON"
-MOST, MOST_EVENTS = 10**12, 100_000
+MOST, MAX_EVENTS = 10**12, 100_000
 EVENTS = "samples between events"
 BEGINNINGS = ("run_start", "block_start", "eval_stop")
 ENDS = ("block_stop", "eval_start")
@@ -48,7 +48,7 @@ class MlLog(Reader):
             event = json.loads(text[text.index(mark) + len(mark) :])
         except (ValueError, RecursionError):
             return False
-        if isinstance(event, dict) and len(self.parts) < MOST_EVENTS:
+        if isinstance(event, dict) and len(self.parts) < MAX_EVENTS:
             self.seen = True
             (self._event if mark == MARK else self._system)(event, number)
         return False

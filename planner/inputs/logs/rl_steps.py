@@ -18,7 +18,7 @@ from planner.inputs.logs.run_log import refused
 from planner.inputs.logs.stream import clean
 
 SCORING = "policy_scoring + reference_scoring"  # NeMo-RL times both together
-MOST_STEPS = 100_000
+MAX_STEPS = 100_000
 # What a trainer prints -> the part of a step (planner.answers.reinforcement.documents.STEP_PARTS),
 # "step" for all of it, or a mean length.
 VERL = {
@@ -78,7 +78,7 @@ class _Steps:
         if self.trainer not in ("", trainer):
             raise refused("two_runs", f"a log of {self.trainer} has lines of {trainer} too")
         self.trainer = trainer
-        if len(self.values) <= MOST_STEPS:
+        if len(self.values) <= MAX_STEPS:
             self.values[step].update(values)
 
 

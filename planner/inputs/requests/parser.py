@@ -21,7 +21,7 @@ from planner.constraints import Context
 from planner.documents.limits import bounds, modules
 from planner.documents.loading import plain
 from planner.documents.problems import (
-    MOST_PROBLEMS,
+    MAX_PROBLEMS,
     Contradiction,
     Gathered,
     RequestError,
@@ -344,7 +344,7 @@ class _Parser:
         unknown = [name for name in value if name not in allowed]
         self.problems += [
             # Looking for near names takes a while; nobody reads the hints of a long list.
-            unknown_field(pointer, name, names if i < MOST_PROBLEMS else ())
+            unknown_field(pointer, name, names if i < MAX_PROBLEMS else ())
             for i, name in enumerate(unknown)
         ]
 

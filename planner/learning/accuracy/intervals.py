@@ -19,7 +19,7 @@ from planner.evidence.uncertainty.first_sight import Belief, first_sight, prior,
 from planner.evidence.uncertainty.posterior import SHARES, SeenRun
 
 DRAWS = 50
-LEAST_OF_KIND = 5
+MIN_OF_KIND = 5
 
 
 class IntervalScore(Document):
@@ -48,7 +48,7 @@ class Shots(Document):
     """Median |ln(predicted / measured)| of a source's other rows once K of its rows were seen.
 
     Each source of enough rows, the mean over draws; mean: over sources.  mean_by_kind: of the other
-    rows that are dense or mixtures of experts, over sources with LEAST_OF_KIND of them and more.
+    rows that are dense or mixtures of experts, over sources with MIN_OF_KIND of them and more.
     """
 
     mean: FiniteFloat
@@ -115,7 +115,7 @@ def _errors_after(count: int, by_source: Mapping[str, Sequence[SeenRun]]) -> Sho
         errors, kinds = _errors(of_source, count), np.array([_kind(run) for run in of_source])
         medians[source] = float(np.mean(np.nanmedian(errors, 1)))
         for kind in set(kinds.tolist()):
-            if (kinds == kind).sum() >= max(LEAST_OF_KIND, count + 1):
+            if (kinds == kind).sum() >= max(MIN_OF_KIND, count + 1):
                 middle = np.nanmedian(errors[:, kinds == kind], 1)
                 by_kind[kind].append(float(np.mean(middle)))
     return Shots(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from planner.documents.plan_report import Document
-from planner.documents.problems import MOST_PROBLEMS, Problem, RequestError, refuse
+from planner.documents.problems import MAX_PROBLEMS, Problem, RequestError, refuse
 from planner.documents.request import PlanRequest
 from planner.evidence.uncertainty import site_storage as storage
 from planner.evidence.uncertainty.site import LearnedRun, Site
@@ -15,7 +15,7 @@ from planner.learning.sites.learned_run import LearningRequest, learned_run
 
 # A run that is this many times slower or faster than estimated was probably on another cluster.
 FAR = 2.0
-MOST_LOGS = 100
+MAX_LOGS = 100
 
 
 class ReadRun(Document):
@@ -59,8 +59,8 @@ def read_runs(logs: Sequence[tuple[str, Iterable[str]]], request: LearningReques
     Raises RequestError where a log cannot be read, or no row of a table can be learned.
     """
     storage.check_name(request.site)
-    if len(logs) > MOST_LOGS:
-        raise refuse("/log", "length", f"at most {MOST_LOGS} logs at a time, got {len(logs)}")
+    if len(logs) > MAX_LOGS:
+        raise refuse("/log", "length", f"at most {MAX_LOGS} logs at a time, got {len(logs)}")
     site = _site(request.site)
     known = {run.id for run in site.runs}
     runs: list[ReadRun] = []
@@ -78,7 +78,7 @@ def read_runs(logs: Sequence[tuple[str, Iterable[str]]], request: LearningReques
             runs.append(_described(log, run, site, run.id in known))
             known.add(run.id)
     if not runs:
-        errors = (_named(error, r.name) for r, error in refused[:MOST_PROBLEMS])
+        errors = (_named(error, r.name) for r, error in refused[:MAX_PROBLEMS])
         raise RequestError(problem for error in errors for problem in error.problems)
     return LearnAnswer(
         site=request.site, kept=False, runs=tuple(runs), refused=tuple(r for r, _ in refused),

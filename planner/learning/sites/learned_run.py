@@ -54,7 +54,7 @@ RUNTIMES: dict[CodeBase, str] = {
 WHOLE_MODELS: tuple[CodeBase, ...] = ("trainer", "accelerate")
 # Memory reports, the most informative first.
 REPORTS = ("max allocated", "max reserved", "in use")
-MOST_NOTES = 50
+MAX_NOTES = 50
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def learned_run(log: RunLog, learning: LearningRequest, site: Site) -> LearnedRu
         "code_base": log.code_base,
         "learned_at": datetime.now(UTC),
         "left_open": assumed,
-        "assumed": tuple(one_line(note)[:2_000] for note in log.assumed[:MOST_NOTES]),
+        "assumed": tuple(one_line(note)[:2_000] for note in log.assumed[:MAX_NOTES]),
         "step_s": step.seconds,
         "steps": step.steps,
         "left_out": {note.reason: note.steps for note in step.left_out},

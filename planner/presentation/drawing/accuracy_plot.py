@@ -11,7 +11,7 @@ from planner.learning.accuracy.accuracy_answer import Row, ratio_words
 from planner.presentation.drawing.theme import MARKS, SERIES, sheet
 
 BAND = 0.10
-MOST_POINTS, MOST_SOURCES = 5_000, 40
+MAX_POINTS, MOST_SOURCES = 5_000, 40
 _SIZE, _LEFT, _TOP, _RIGHT, _BOTTOM = 560, 66, 14, 14, 52
 _STRIP_LEFT, _LANE = 150, 26
 _STRIP_LIMIT = math.log(2)
@@ -24,8 +24,8 @@ STYLE = sheet("accuracy_plot") + "".join(
 def drawable(rows: Sequence[Row]) -> list[Row]:
     """The rows with two times that are scored or open; of very many, evenly spread ones."""
     drawn = [row for row in rows if row.table in ("scored", "open")]
-    step = max(len(drawn) / MOST_POINTS, 1.0)
-    return [drawn[int(i * step)] for i in range(min(len(drawn), MOST_POINTS))]
+    step = max(len(drawn) / MAX_POINTS, 1.0)
+    return [drawn[int(i * step)] for i in range(min(len(drawn), MAX_POINTS))]
 
 
 def sources(rows: Sequence[Row]) -> list[str]:

@@ -21,7 +21,7 @@ from planner.presentation.terminal.text_wrap import Flow, prose
 
 LEAST_SELECTION = 0.01  # least error of the picked plan's time that is shown
 TIGHT = 0.02  # free share of the memory below which the smallest surprise overflows it
-MOST_RUNTIMES = 1  # limit on the frameworks named beside a schedule
+MAX_RUNTIMES = 1  # limit on the frameworks named beside a schedule
 _MAX_STAGES = 8  # limit on lines of layers
 
 
@@ -156,7 +156,7 @@ def _pipeline(schedule: str, pipeline: Pipeline) -> list[str | Text]:
     """Who runs the schedule, and what its own order takes beside the time of the closed form."""
     parts: list[str | Text] = [schedule]
     if pipeline.frameworks:
-        runs = pipeline.frameworks[:MOST_RUNTIMES]
+        runs = pipeline.frameworks[:MAX_RUNTIMES]
         rest = len(pipeline.frameworks) - len(runs)
         more = f" and {rest} other{'s' if rest > 1 else ''}" if rest else ""
         parts.append(f"run by {', '.join(runs)}{more}")

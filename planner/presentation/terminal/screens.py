@@ -43,7 +43,7 @@ from planner.presentation.terminal.text_wrap import Flow, notes, prose
 WORTH_OPENING = 0.001
 
 # Frameworks whose best plan is told on the screen.
-MOST_FRAMEWORKS = 3
+MAX_FRAMEWORKS = 3
 
 
 def plan_screen(answer: PlanAnswer, summary: RequestSummary, console: Console) -> RenderableType:
@@ -140,7 +140,7 @@ def _frameworks(answer: PlanAnswer, objective: str) -> list[RenderableType]:
     if len(answer.frameworks) < 2:
         return []
     by_memory = objective == "memory_headroom"
-    first = answer.frameworks[:MOST_FRAMEWORKS]
+    first = answer.frameworks[:MAX_FRAMEWORKS]
     parts = [f"{f.framework} {_gap_text(f, by_memory)}".rstrip() for f in first]
     if more := len(answer.frameworks) - len(first):
         parts.append(f"{more} more")

@@ -34,7 +34,7 @@ from planner.search.exhaustive import cost_model
 from planner.search.memory_reasons import memory_reason
 from planner.version import __version__
 
-MOST_CANDIDATES = 64
+MAX_CANDIDATES = 64
 _SEARCHED_PLANS = 1_000  # plans of the search from which candidates are drawn
 # Plans are equal to the cost model if their shares of time differ by less than _SAME in all, and
 # their times by less than _SAME_TIME: only the first of them is a candidate.
@@ -202,7 +202,7 @@ def _site_seconds(request: PlanRequest, plans: Sequence[ParallelPlan]) -> Array:
 def _distinct(
     request: PlanRequest, plans: Sequence[ParallelPlan], site: Site, named: int
 ) -> list[ParallelPlan]:
-    """The first MOST_CANDIDATES plans that the cost model tells apart; the first `named` stay."""
+    """The first MAX_CANDIDATES plans that the cost model tells apart; the first `named` stay."""
     seconds, features = _priced_plans(request, plans, site)
     shares = np.array([f.shares for f in features])
     chosen: list[int] = []
@@ -211,7 +211,7 @@ def _distinct(
         differs |= np.abs(np.log(seconds[chosen] / seconds[i])) > _SAME_TIME
         if i < named or bool(differs.all()):
             chosen.append(i)
-        if len(chosen) == MOST_CANDIDATES + named:
+        if len(chosen) == MAX_CANDIDATES + named:
             break
     return [plans[i] for i in chosen]
 

@@ -21,7 +21,7 @@ from planner.running.store.database import Database
 from planner.running.store.keys import claim as claim_key
 from planner.running.store.tables import JOB_EVENTS, JOBS
 
-MOST_EVENTS = 2000  # kept per job, the newest
+MAX_EVENTS = 2000  # kept per job, the newest
 
 
 class QueueFull(RuntimeError):
@@ -151,7 +151,7 @@ class Jobs:
         with self._database.reading() as connection:
             return [_job(row) for row in connection.execute(query)]
 
-    def events(self, id: str, after: int = 0, limit: int = MOST_EVENTS) -> list[JobEvent]:
+    def events(self, id: str, after: int = 0, limit: int = MAX_EVENTS) -> list[JobEvent]:
         """The events of a job after the one with this number."""
         query = (
             sa.select(JOB_EVENTS)
@@ -367,7 +367,7 @@ def _note(
         for n, (event, data) in enumerate(events, start=number + 1)
     ]
     connection.execute(sa.insert(JOB_EVENTS), rows)
-    old = JOB_EVENTS.c.number <= number + len(rows) - MOST_EVENTS
+    old = JOB_EVENTS.c.number <= number + len(rows) - MAX_EVENTS
     connection.execute(sa.delete(JOB_EVENTS).where(of, old))
 
 

@@ -36,7 +36,7 @@ from planner.documents.request import SearchSpec
 from planner.documents.typed_values import plain_object, require_object
 from planner.inputs.requests.parser import PARTS, parse_request
 
-MOST_QUESTIONS = 100_000
+MAX_QUESTIONS = 100_000
 _GRID = ("base", "axes", "points")
 _VARIED = tuple(part for part in PARTS if part not in ("guessed", "defaulted"))
 _FIELDS = {
@@ -138,8 +138,8 @@ def parse_grid(document: Any, model_at: Callable[[str], Any] = lambda name: name
     grid = Grid(base, (*_points(document, model_at), *_axes(document, model_at)))
     if not grid.axes:
         raise refuse("/axes", "missing", "a sweep needs axes, or points")
-    if grid.count > MOST_QUESTIONS:
-        detail = f"a sweep has at most {MOST_QUESTIONS:,} questions, got {shown(grid.count)}"
+    if grid.count > MAX_QUESTIONS:
+        detail = f"a sweep has at most {MAX_QUESTIONS:,} questions, got {shown(grid.count)}"
         raise refuse("/axes", "too_large", detail, grid.count)
     _check_names(grid)
     _check_values(grid)

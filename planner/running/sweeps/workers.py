@@ -16,7 +16,7 @@ from planner.documents.problems import refuse, shown
 from planner.running.sweeps.question import Result, ask
 
 # Consecutive rounds without an answer that end because workers died.
-MOST_FAILURES = 3
+MAX_FAILURES = 3
 # Longer than any question takes.
 PATIENCE_S = 3600.0
 # After this idle time a worker exits, since its sweep may have been killed.
@@ -69,7 +69,7 @@ def answers(
                     yield key, result
             except ready.died as error:
                 failures = failures + 1 if len(rest) == before else 1
-                if failures == MOST_FAILURES:
+                if failures == MAX_FAILURES:
                     detail = f"workers died {failures} times at the last {len(rest):,} questions"
                     raise WorkersLost(detail) from error
                 # The fatal question is among the first, so reverse the order to ask it last.

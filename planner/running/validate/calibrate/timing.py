@@ -14,7 +14,7 @@ LEAST_REPEATS, MOST_REPEATS = 3, 15
 ENOUGH_S = 0.4  # time after which a point is no longer repeated
 # Bytes of other operands used before the same operands again, so that caches are as in training.
 FOOTPRINT_BYTES = 96 * 2**20
-MOST_COPIES = 16
+MAX_COPIES = 16
 
 
 @dataclass
@@ -66,7 +66,7 @@ def repeated(run: Callable[[], dict[str, float]]) -> dict[str, list[float]]:
 
 def copies(bytes_each: float) -> int:
     """The number of operand sets to cycle through so that caches do not hold them."""
-    return int(np.clip(FOOTPRINT_BYTES / max(bytes_each, 1.0), 2, MOST_COPIES))
+    return int(np.clip(FOOTPRINT_BYTES / max(bytes_each, 1.0), 2, MAX_COPIES))
 
 
 def passes(

@@ -27,7 +27,7 @@ from planner.running.validate.scaling import encoders as scale_encoders
 from planner.running.validate.scaling import patterns as scale_patterns
 
 # Limit on CPU processes on one machine; starting 8 takes 20 s on two cores.
-MOST_CPU_PROCESSES = 8
+MAX_CPU_PROCESSES = 8
 # The dimensions in the order in which they are reduced.
 _REDUCTION_ORDER = ("dp", "cp", "tp", "pp")
 # What a run hides when a field is reduced; "": nothing beyond the other fields.
@@ -78,7 +78,7 @@ def scaled(request: PlanRequest, sizes: Sizes | None = None) -> Scaled:
     """
     machine = local.cluster()
     on_cpu = machine.groups[0].accelerator.id == local.CPU_ID
-    processes = MOST_CPU_PROCESSES if on_cpu else machine.accelerators
+    processes = MAX_CPU_PROCESSES if on_cpu else machine.accelerators
     same = request.cluster.name.startswith("local")
     degrees = _degrees(request.named_plan, processes)
     return _scaled_to(request, degrees, local.cluster, sizes or Sizes(), same, on_cpu and not same)
