@@ -68,13 +68,13 @@ def repartitioned_plans(
     shares = np.concatenate([s.shares[at] for s, at in zip(lists, rows_by_list, strict=True)])
     promising = ~_are_hopeless(model.context.model, plans, amounts, shares, room)
     results, start = [], 0
-    for s, at in zip(lists, rows_by_list, strict=True):
+    for short, at in zip(lists, rows_by_list, strict=True):
         columns = start + np.flatnonzero(promising[start : start + len(at)])
         rows = [
-            (plans.row(column), float(s.seconds[at[column - start]]), column)
+            (plans.row(column), float(short.seconds[at[column - start]]), column)
             for column in columns.tolist()
         ]
-        results.append(list(_of_short_list(model, rows, s.worth_s, amounts, room)))
+        results.append(list(_of_short_list(model, rows, short.worth_s, amounts, room)))
         start += len(at)
     return results
 

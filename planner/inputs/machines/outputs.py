@@ -52,8 +52,8 @@ def read_output(text: str) -> Output | None:
 def _merged_nodes(program: str, groups: list[Nodes]) -> Output | None:
     """Equal nodes counted together, those with the most accelerators first."""
     counts: Counter[Nodes] = Counter()
-    for g in groups:
-        counts[Nodes(**{**g.__dict__, "nodes": None})] += g.nodes or 1
+    for group in groups:
+        counts[Nodes(**{**group.__dict__, "nodes": None})] += group.nodes or 1
     total = [Nodes(**{**g.__dict__, "nodes": n}) for g, n in counts.items()]
     total.sort(key=lambda g: -g.per_node * (g.nodes or 1))
     return Output(program, tuple(total)) if total else None

@@ -89,8 +89,8 @@ def first_sight_summary() -> FirstSight:
     """The errors of the record, by kind of model."""
     seen = sights()
     by_kind: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for s in seen:
-        by_kind[s.kind][s.source].append(s.run.ln)
+    for sight in seen:
+        by_kind[sight.kind][sight.source].append(sight.run.ln)
     return FirstSight(
         runs=len(seen),
         sources=len({s.source for s in seen}),

@@ -84,8 +84,8 @@ def rows_screen(answer: AccuracyAnswer) -> Iterator[Text]:
     yield Text()
     if known:
         yield Text("Assumed", "bold")
-    for a in known.values():
-        yield Text(f"{a.number:>4}  {a.text} ({a.where})")
+    for assumption in known.values():
+        yield Text(f"{assumption.number:>4}  {assumption.text} ({assumption.where})")
 
 
 def _header(answer: AccuracyAnswer) -> Iterator[RenderableType]:

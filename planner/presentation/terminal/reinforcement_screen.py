@@ -179,10 +179,10 @@ def _parts(answer: ReinforcementAnswer) -> RenderableType:
 def _transfer(answer: ReinforcementAnswer) -> Iterator[RenderableType]:
     """The steps that the transfer's seconds add up from."""
     pieces = [f"{amount(answer.weight_bytes)} of weights"]
-    for t in answer.transfer:
-        route = f"gathered over {t.ranks:,} ranks" if t.op == "all_gather" else "sent"
-        size = amount(t.payload_bytes)
-        pieces.append(f"{t.title}: {size} {route} in {seconds(t.seconds)}")
+    for part in answer.transfer:
+        route = f"gathered over {part.ranks:,} ranks" if part.op == "all_gather" else "sent"
+        size = amount(part.payload_bytes)
+        pieces.append(f"{part.title}: {size} {route} in {seconds(part.seconds)}")
     if not answer.transfer:
         pieces.append("every rank already has all of them")
     yield Flow(pieces, indent=4, style="dim", head="  weight_transfer: ")

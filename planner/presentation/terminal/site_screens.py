@@ -34,8 +34,8 @@ def learn_screen(answer: LearnAnswer) -> RenderableType:
     """What was read, before or after it is kept."""
     rows: list[RenderableType] = []
     if len(answer.runs) <= _MAX_IN_FULL:
-        for r in answer.runs:
-            rows += [*_full_rows(r), Text()]
+        for read in answer.runs:
+            rows += [*_full_rows(read), Text()]
     else:
         rows += [_short_table(answer.runs), Text()]
         rows += [prose(text, 0, 2) for text in _open_in(answer.runs)]
@@ -204,17 +204,17 @@ def _kind(kind: LearnedKind) -> Iterator[RenderableType]:
     yield Flow([Text(f"On {kind.accelerator} with {kind.runtime}", "bold"), runs], "  ")
     learned = [f for f in kind.factors if f.verdict == "learned"]
     yield Text("  learned" if learned else "  learned: nothing certain yet")
-    for f in learned:
-        more = "more" if f.longer > 0 else "less"
+    for factor in learned:
+        more = "more" if factor.longer > 0 else "less"
         text = (
-            f"{f.title}: {abs(100 * f.longer):.0f} ±{100 * f.deviation:.0f} % {more} time "
-            f"than estimated without the site (±{100 * f.deviation_before:.0f} before)"
+            f"{factor.title}: {abs(100 * factor.longer):.0f} ±{100 * factor.deviation:.0f} % {more} "
+            f"time than estimated without the site (±{100 * factor.deviation_before:.0f} before)"
         )
         yield prose(text, 4, 2)
     if open_ones := [f for f in kind.factors if f.verdict == "cannot tell yet"]:
         yield Text("  cannot tell yet")
-        for f in open_ones:
-            yield prose(_open(f), 4, 2)
+        for factor in open_ones:
+            yield prose(_open(factor), 4, 2)
     if unused := [f.title for f in kind.factors if f.verdict == "unused"]:
         yield prose(f"no run covers: {', '.join(unused)}", 2, 2)
 
@@ -231,11 +231,11 @@ def _errors(answer: SiteAnswer) -> RenderableType:
     for title in ("measured", "without site", "left out"):
         table.add_column(title, justify="right", vertical="bottom", min_width=8)
     single = len(answer.errors) < 2
-    for e, run in zip(answer.errors[:_MAX_ROWS], answer.runs, strict=False):
+    for row, run in zip(answer.errors[:_MAX_ROWS], answer.runs, strict=False):
         taught = f"{run.learned_at:%Y-%m-%d} {run.taught_by or ''}".rstrip()
         table.add_row(
-            e.id[:6], e.file, taught, seconds(e.measured_s), _signed(e.error_without),
-            "-" if single else _signed(e.error_left_out),
+            row.id[:6], row.file, taught, seconds(row.measured_s), _signed(row.error_without),
+            "-" if single else _signed(row.error_left_out),
         )  # fmt: skip
     rows: list[RenderableType] = [table]
     if (rest := len(answer.errors) - _MAX_ROWS) > 0:

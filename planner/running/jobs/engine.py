@@ -156,8 +156,8 @@ class Engine:
             status=["SUCCESS", "ERROR", "CANCELLED"], limit=1000, load_input=False,
             load_output=False,
         )  # fmt: skip
-        for w in done:
-            self._fail_orphan(w.workflow_id)
+        for workflow in done:
+            self._fail_orphan(workflow.workflow_id)
         DBOS.delete_workflows([w.workflow_id for w in done])
         for folder in data_folder(FOLDER).glob("??_*"):
             job = self.store.jobs.get(folder.name)

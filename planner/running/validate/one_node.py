@@ -97,9 +97,9 @@ def _results(ranks_left: Any, ranks: int) -> list[RankResult]:
         raise RequestError([wrong_type("/ranks", "a list of what ranks left", ranks_left)])
     by_rank: dict[int, RankResult] = {}
     problems = []
-    for i, d in enumerate(ranks_left[:MOST_RANKS]):
+    for i, item in enumerate(ranks_left[:MOST_RANKS]):
         try:
-            result = RankResult.model_validate(d)
+            result = RankResult.model_validate(item)
         except ValidationError:
             result = None
         if result is None or not _is_complete(result):

@@ -49,8 +49,8 @@ def assemble(
 ) -> Calibration:
     """The profile from the measurements on this machine."""
     points: dict[str, list[Any]] = {}
-    for m in measurements:
-        for kind, rows in m.points.items():
+    for measured in measurements:
+        for kind, rows in measured.points.items():
             points.setdefault(kind, []).extend(rows)
     device = measurements[-1].device if measurements else "cpu"
     return Calibration(

@@ -88,9 +88,9 @@ class Worker:
             endless = replace(clock, deadline=math.inf)
             bench = Bench(stage.script, self.job.precision, endless, self.say)
             for points in bench.points(self.job.small).values():
-                for p in points:
-                    side = p.get("direction", p.get("product"))
-                    kernels["forward" if side == "forward" else "backward"] += p["seconds"]
+                for row in points:
+                    side = row.get("direction", row.get("product"))
+                    kernels["forward" if side == "forward" else "backward"] += row["seconds"]
         return [
             {"runtime": "layer", "direction": side, **point([s - kernels[side] for s in seconds])}
             for side, seconds in block_s.items()
@@ -109,9 +109,9 @@ class Worker:
         if self.job.tensor_parallel:
             self.say("layers of DTensor")
             points["host"] = list(self.tensor_parallel(clock))
-        for c in self.job.collectives:
-            self.say(f"{c.op} of {c.bytes:,} bytes")
-            points["collectives"].append(collectives.collective(c, clock))
+        for collective in self.job.collectives:
+            self.say(f"{collective.op} of {collective.bytes:,} bytes")
+            points["collectives"].append(collectives.collective(collective, clock))
         return points
 
     def tensor_parallel(self, clock: Clock) -> Iterator[dict[str, Any]]:

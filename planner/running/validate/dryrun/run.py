@@ -226,9 +226,9 @@ def _differences(traced: Trace, estimate: Expected) -> Iterator[TermDifference]:
     for term in Amounts.model_fields:
         if more := getattr(traced.amounts, term) - getattr(estimate.amounts, term):
             yield TermDifference(term=term, bytes=more, reason=_REASONS[term])
-    for c in traced.collectives:
-        if c.op in ("send", "receive") and (more := c.bytes - estimate.message_bytes):
-            yield TermDifference(term=f"{c.op} message", bytes=more, reason=_REASONS["message"])
+    for call in traced.collectives:
+        if call.op in ("send", "receive") and (more := call.bytes - estimate.message_bytes):
+            yield TermDifference(term=f"{call.op} message", bytes=more, reason=_REASONS["message"])
     for rows, expected_rows in zip(traced.saved_tensors, estimate.saved, strict=True):
         traced_rows: dict[str, int] = {}
         for row in rows:

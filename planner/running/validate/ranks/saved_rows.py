@@ -72,26 +72,26 @@ _RESULTS = re.compile(
 def rows(saved: Iterable[Saved]) -> tuple[SavedRow, ...]:
     """The tensors that one forward pass saved; equal ones of different layers form one row."""
     counts: Counter[SavedRow] = Counter()
-    for name, s in _named(tuple(saved)):
+    for name, t in _named(tuple(saved)):
         row = SavedRow(
-            name=name, module=_BLOCK.sub(r"\1blocks.*.", s.module).rstrip("."),
-            operator=s.operator, shape=s.shape, dtype=s.dtype, bytes=s.bytes, count=1,
+            name=name, module=_BLOCK.sub(r"\1blocks.*.", t.module).rstrip("."),
+            operator=t.operator, shape=t.shape, dtype=t.dtype, bytes=t.bytes, count=1,
         )  # fmt: skip
         counts[row] += 1
     return tuple(row.model_copy(update={"count": count}) for row, count in counts.items())
 
 
-def _part(s: Saved) -> str:
+def _part(tensor: Saved) -> str:
     """The module of a tensor inside its block, or where it stands outside of all."""
-    return _BLOCK.sub("", s.module) or ("block" if _BLOCK.match(s.module) else "stage")
+    return _BLOCK.sub("", tensor.module) or ("block" if _BLOCK.match(tensor.module) else "stage")
 
 
-def _kept_for_the_core(part: str, s: Saved) -> str:
+def _kept_for_the_core(part: str, tensor: Saved) -> str:
     """What attention reads besides its inputs; empty for other tensors."""
-    if part == "attention.core" and s.maker.endswith("attention.indexer"):
+    if part == "attention.core" and tensor.maker.endswith("attention.indexer"):
         return "indexer choice"
     # A mask is created once, in the first step, for all layers.
-    return "window mask" if part == "attention.core" and s.operator in _MASK else ""
+    return "window mask" if part == "attention.core" and tensor.operator in _MASK else ""
 
 
 @dataclass(frozen=True)
@@ -110,9 +110,9 @@ class _Modules:
     @classmethod
     def of(cls, saved: tuple[Saved, ...]) -> _Modules:
         tokens: dict[str, int] = {}
-        for s in saved:
-            if len(s.shape) == 3:
-                tokens[s.module] = min(s.shape[1], tokens.get(s.module, s.shape[1]))
+        for t in saved:
+            if len(t.shape) == 3:
+                tokens[t.module] = min(t.shape[1], tokens.get(t.module, t.shape[1]))
         return cls(
             {s.module.removesuffix("output").rstrip(".") for s in saved if _joined(s)},
             Counter(s.module for s in saved if _is_input(s)),
@@ -125,27 +125,27 @@ def _named(saved: tuple[Saved, ...]) -> Iterator[tuple[str, Saved]]:
     dropped: Counter[str] = Counter()
     inputs: Counter[str] = Counter()
     modules = _Modules.of(saved)
-    for s in saved:
-        part = _part(s)
-        if part == "block" and s.maker == s.module:
-            dropped[s.module] += 1
-            name = ("attention", "mlp")[dropped[s.module] > 1] + " dropout mask"
-        elif known := _kept_for_the_core(part, s):
+    for tensor in saved:
+        part = _part(tensor)
+        if part == "block" and tensor.maker == tensor.module:
+            dropped[tensor.module] += 1
+            name = ("attention", "mlp")[dropped[tensor.module] > 1] + " dropout mask"
+        elif known := _kept_for_the_core(part, tensor):
             name = known
-        elif _is_input(s):
-            order = _INPUTS if s.module in modules.ran else _CHECKPOINTED
-            has_several = modules.inputs[s.module] > 1
-            name = order[inputs[s.module] % 3] if has_several else "query"
-            inputs[s.module] += 1
-        elif part == "mlp" and not f"{s.maker}.".startswith(f"{s.module}."):
+        elif _is_input(tensor):
+            order = _INPUTS if tensor.module in modules.ran else _CHECKPOINTED
+            has_several = modules.inputs[tensor.module] > 1
+            name = order[inputs[tensor.module] % 3] if has_several else "query"
+            inputs[tensor.module] += 1
+        elif part == "mlp" and not f"{tensor.maker}.".startswith(f"{tensor.module}."):
             name = "mlp norm output"  # the input of a recomputed MLP
         else:
-            longer = len(s.shape) == 3 and s.shape[1] > modules.tokens[s.module]
-            name = _made_row(part, s, longer) or _row(part, s)
+            longer = len(tensor.shape) == 3 and tensor.shape[1] > modules.tokens[tensor.module]
+            name = _made_row(part, tensor, longer) or _row(part, tensor)
         # If context parallelism exchanges heads for tokens, the projection's input is a new tensor.
         if name == "attention output" and part == "attention.core":
-            name += " by heads" * (s.module.removesuffix(".core") in modules.exchanged)
-        yield "encoder " * bool(_ENCODER.match(s.module)) + name, s
+            name += " by heads" * (tensor.module.removesuffix(".core") in modules.exchanged)
+        yield "encoder " * bool(_ENCODER.match(tensor.module)) + name, tensor
 
 
 def _is_input(tensor: Saved) -> bool:
