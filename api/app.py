@@ -16,7 +16,7 @@ from api import docs, problems, web_files
 from api.access.guard import Guard, Rates
 from api.access.people import Proxies
 from api.batches import Batches
-from api.fair_limit import Places
+from api.fair_limit import FairLimit
 from api.head_and_options import Methods
 from api.log import RequestLog
 from api.metrics import Metrics
@@ -120,14 +120,14 @@ async def _lifespan(
     store = await to_thread.run_sync(_open_store, settings, opened)
     app.state.store = store
     app.state.engine = None
-    async with create_task_group() as beside:
-        beside.start_soon(_run_jobs, app)
-        beside.start_soon(pools["estimates"].start)
-        beside.start_soon(_watch, app, pools)
+    async with create_task_group() as tasks:
+        tasks.start_soon(_run_jobs, app)
+        tasks.start_soon(pools["estimates"].start)
+        tasks.start_soon(_report_load, app, pools)
         if rates is not None and settings.keys:
-            beside.start_soon(_share_rates, store, rates)
+            tasks.start_soon(_share_rates, store, rates)
         yield
-        beside.cancel_scope.cancel()
+        tasks.cancel_scope.cancel()
     if app.state.engine is not None:
         answers = await answers_at_the_end(store)
         await to_thread.run_sync(app.state.engine.stop, answers)
@@ -137,22 +137,22 @@ async def _lifespan(
 
 
 def _pools(settings: Settings, worker: Worker) -> dict[str, Pool]:
-    """Where what is computed; a long search takes no place from what is short."""
+    """The worker pools by kind of work; a long search takes no place from short questions."""
     # Callers are told apart by their keys alone: behind one address there may be many.
     shared, wait_s = settings.tells_apart, settings.max_wait_s
-    places = partial(Places, shared=shared)
+    limit = partial(FairLimit, shared=shared)
     own_cores = cpu_cores() // settings.workers
-    searches = places(settings.max_concurrency, wait_s)
+    searches = limit(settings.max_concurrency, wait_s)
     return {
         "searches": Pool(searches, worker, nice=10, warm=bool(settings.warm_up)),
-        "brief": Pool(places(settings.max_concurrency, wait_s), worker, nice=5),
+        "brief": Pool(limit(settings.max_concurrency, wait_s), worker, nice=5),
         # Hundreds of these come and go in a second, so whoever waits has a turn soon.  One process
         # more than its part of the cores: it computes while the answer of another is on its way.
-        "estimates": Batches(places(own_cores + 1, 10 * wait_s), estimates_of, worker),
+        "estimates": Batches(limit(own_cores + 1, 10 * wait_s), estimates_of, worker),
     }
 
 
-async def _watch(app: FastAPI, pools: Mapping[str, Pool]) -> None:
+async def _report_load(app: FastAPI, pools: Mapping[str, Pool]) -> None:
     """Note for /metrics, again and again, how full the service is."""
     metrics: Metrics = app.state.metrics
     store: Store = app.state.store
@@ -169,7 +169,7 @@ async def _share_rates(store: Store, rates: Rates) -> None:
     share = partial(in_store, store.calls.share, uuid.uuid4().hex)
     while True:
         with suppress(Unavailable):
-            await rates.meet(share)
+            await rates.exchange(share)
         await sleep(_SHARE_S)
 
 

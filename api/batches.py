@@ -13,19 +13,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from api.budget import Budget, OverBudget, TooLate
-from api.fair_limit import Places
+from api.fair_limit import FairLimit
 from api.pool import Pool, Process, Worker
 from api.pool_worker import Fault, serve
 from api.spans import span
 
-_MOST = 16  # questions of one batch
-_FEW = 12  # questions for which a batch waits, where others of the caller are on their way
-_LINGER_S = 0.002  # that it waits for them
-_TOGETHER_S = 1.0  # CPU seconds of a batch; past it each question is computed alone
+_MAX_BATCH = 16  # questions in a batch
+_MIN_BATCH = 12  # questions that a batch waits for while others of the caller are on their way
+_LINGER_S = 0.002  # time that it waits for them
+_BATCH_CPU_S = 1.0  # CPU time of a batch; past it each question is computed alone
 
 
 @dataclass
-class _Asked:
+class _Pending:
     question: Any
     answer: asyncio.Future[Any]
 
@@ -37,8 +37,8 @@ class _Queue:
     servers: tasks that have it computed; busy: those of them that wait for a process's answer.
     """
 
-    waiting: deque[_Asked] = field(default_factory=deque)
-    alone: deque[_Asked] = field(default_factory=deque)
+    waiting: deque[_Pending] = field(default_factory=deque)
+    alone: deque[_Pending] = field(default_factory=deque)
     servers: int = 0
     busy: int = 0
 
@@ -47,17 +47,17 @@ class _Queue:
 
         Whoever asks one question at a time waits for nobody.
         """
-        if self.busy and not self.alone and len(self.waiting) < _FEW:
+        if self.busy and not self.alone and len(self.waiting) < _MIN_BATCH:
             await asyncio.sleep(_LINGER_S)
 
-    def taken(self) -> list[_Asked]:
+    def taken(self) -> list[_Pending]:
         """The next batch: a fair part of all that wait; less those that nobody wants any more."""
         if self.alone:
             batch = [self.alone.popleft()]
         else:
-            share = min(_MOST, -(-len(self.waiting) // max(1, self.servers - self.busy)))
+            share = min(_MAX_BATCH, -(-len(self.waiting) // max(1, self.servers - self.busy)))
             batch = [self.waiting.popleft() for _ in range(share)]
-        return [one for one in batch if not one.answer.cancelled()]
+        return [pending for pending in batch if not pending.answer.cancelled()]
 
     def fail(self, error: Exception) -> None:
         """Answer all that wait with this error."""
@@ -75,11 +75,11 @@ class Batches(Pool):
 
     def __init__(
         self,
-        places: Places,
+        limit: FairLimit,
         work: Callable[[list[Any]], list[tuple[str, Any]]],
         worker: Worker = serve,
     ) -> None:
-        super().__init__(places, worker)
+        super().__init__(limit, worker)
         self._work = work
         self._queues: dict[tuple[str, Budget], _Queue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -89,20 +89,20 @@ class Batches(Pool):
         """The number of questions that wait."""
         return sum(len(queue.waiting) + len(queue.alone) for queue in self._queues.values())
 
-    async def one(self, caller: str, budget: Budget, question: Any) -> Any:
+    async def ask(self, caller: str, budget: Budget, question: Any) -> Any:
         """The content of the answer.  Raises as Pool.run does."""
         loop = asyncio.get_running_loop()
-        asked = _Asked(question, loop.create_future())
+        pending = _Pending(question, loop.create_future())
         queue = self._queues.setdefault((caller, budget), _Queue())
-        queue.waiting.append(asked)
-        if queue.servers < self.places.places:
+        queue.waiting.append(pending)
+        if queue.servers < self.limit.places:
             queue.servers += 1
             # In a context of its own: it goes on after this call, for others.
             task = loop.create_task(self._serve(caller, budget, queue), context=Context())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         with span("compute", self._work.__name__):
-            return await asked.answer
+            return await pending.answer
 
     async def _serve(self, caller: str, budget: Budget, queue: _Queue) -> None:
         """Compute what this caller waits for, until nothing does."""
@@ -124,38 +124,38 @@ class Batches(Pool):
                 self._queues.pop((caller, budget), None)
 
     async def _compute(
-        self, process: Process, batch: list[_Asked], budget: Budget, queue: _Queue
+        self, process: Process, batch: list[_Pending], budget: Budget, queue: _Queue
     ) -> None:
         if len(batch) > 1:
-            budget = replace(budget, cpu_s=min(budget.cpu_s, _TOGETHER_S))
-        questions = [one.question for one in batch]
+            budget = replace(budget, cpu_s=min(budget.cpu_s, _BATCH_CPU_S))
+        questions = [pending.question for pending in batch]
         running = asyncio.ensure_future(process.run(self._work, (questions,), budget))
 
         def stop(_: object) -> None:
-            if all(one.answer.cancelled() for one in batch):
+            if all(pending.answer.cancelled() for pending in batch):
                 running.cancel()
 
-        for one in batch:
-            one.answer.add_done_callback(stop)
+        for pending in batch:
+            pending.answer.add_done_callback(stop)
         await asyncio.wait([running])
         if running.cancelled():
             return
         error = running.exception()
         if error is None:
-            for one, (kind, content) in zip(batch, running.result().content, strict=True):
-                _fail(one, content) if kind == "error" else _tell(one, content)
+            for pending, (kind, content) in zip(batch, running.result().content, strict=True):
+                _fail(pending, content) if kind == "error" else _answer(pending, content)
         elif len(batch) > 1 and isinstance(error, OverBudget | TooLate | Fault):
             queue.alone += batch
         else:
-            for one in batch:
-                _fail(one, error)
+            for pending in batch:
+                _fail(pending, error)
 
 
-def _tell(asked: _Asked, content: Any) -> None:
-    if not asked.answer.done():
-        asked.answer.set_result(content)
+def _answer(pending: _Pending, content: Any) -> None:
+    if not pending.answer.done():
+        pending.answer.set_result(content)
 
 
-def _fail(asked: _Asked, error: BaseException) -> None:
-    if not asked.answer.done():
-        asked.answer.set_exception(error)
+def _fail(pending: _Pending, error: BaseException) -> None:
+    if not pending.answer.done():
+        pending.answer.set_exception(error)

@@ -65,15 +65,15 @@ class OverBudget(Exception):
         self.spent, self.best = spent, best
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For another process."""
+        """How to make the error again in another process."""
         return type(self), (self.spent, self.best)
 
 
 class TooLate(Exception):
-    """The request was not answered in time; asked: what was asked."""
+    """The request was not answered in time; question: its name."""
 
-    def __init__(self, asked: str, wall_s: float) -> None:
-        super().__init__(f"{asked} was not answered within {wall_s:g} s, and was ended")
+    def __init__(self, question: str, wall_s: float) -> None:
+        super().__init__(f"{question} was not answered within {wall_s:g} s, and was ended")
 
 
 def process_use(pid: int) -> tuple[float, int]:

@@ -29,12 +29,12 @@ _NAMES_A_SITE = re.compile(rb'"(site|profile)"\s*:')
 
 async def read_document(request: Request) -> Any:
     """The JSON value in the body, within the limit on its size."""
-    return await _read(request, MAX_STRING)
+    return await _read_json(request, MAX_STRING)
 
 
 async def read_files(request: Request) -> Any:
-    """The same, where a string may be a whole file."""
-    return await _read(request, _settings(request).max_body_bytes)
+    """The JSON body of a call, in which a string may be a whole file."""
+    return await _read_json(request, _settings(request).max_body_bytes)
 
 
 async def share_sites(request: Request) -> None:
@@ -54,7 +54,7 @@ def _share_sites(request: Request) -> None:
     store.shared_files.sync()
 
 
-async def _read(request: Request, longest: int) -> Any:
+async def _read_json(request: Request, longest: int) -> Any:
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json" and not content_type.endswith("+json"):
         raise HTTPException(415, "the body must be application/json")
@@ -77,8 +77,8 @@ async def _read(request: Request, longest: int) -> Any:
     try:
         return parse_json(bytes(body), longest)
     except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise HTTPException(400, f"the body is not JSON: {error.msg} ({where})") from None
+        position = f"line {error.lineno}, column {error.colno}"
+        raise HTTPException(400, f"the body is not JSON: {error.msg} ({position})") from None
     except UnicodeDecodeError:
         raise HTTPException(400, "the body is not UTF-8 text") from None
 
@@ -140,11 +140,11 @@ class CallPool:
         self._request, self._budget = request, budget
         self._pool: Pool = getattr(request.app.state, pool)
 
-    async def run(self, work: Callable[..., T], *asked: Any) -> T:
+    async def run(self, work: Callable[..., T], *arguments: Any) -> T:
         """The result of `work`; `state.spent`: the limit it reached.  Raises as Pool.run does."""
         state = self._request.state
         budget = replace(self._budget, asker=state.asker)
-        content, state.spent = await self._pool.run(state.caller, budget, work, *asked)
+        content, state.spent = await self._pool.run(state.caller, budget, work, *arguments)
         return content
 
 

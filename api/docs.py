@@ -60,7 +60,7 @@ async def _problems() -> Response:
 
 async def _problem(slug: str) -> Response:
     kind = _type(slug)
-    return _page(kind.title, "../", _about(slug, kind))
+    return _page(kind.title, "../", _problem_page(slug, kind))
 
 
 async def _kind(slug: str, kind: str) -> Response:
@@ -76,7 +76,7 @@ def _type(slug: str) -> ProblemType:
     return kind
 
 
-def _about(slug: str, kind: ProblemType) -> str:
+def _problem_page(slug: str, kind: ProblemType) -> str:
     return (
         f"<h1>{escape(kind.title)}</h1>"
         f'<p class="muted"><code>/problems/{slug}</code> · status {kind.status}</p>'
@@ -84,9 +84,9 @@ def _about(slug: str, kind: ProblemType) -> str:
     )
 
 
-def _text(words: str) -> str:
+def _text(markdown: str) -> str:
     """A paragraph; what stands between backticks is code."""
-    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(words))
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(markdown))
 
 
 def _page(title: str, root: str, body: str, kind: str = "problem") -> Response:

@@ -12,7 +12,7 @@ import anyio
 from api.problems import RETRY_AFTER_S, Refused
 
 
-class Places:
+class FairLimit:
     """A number of places for concurrent work; a caller waits up to `wait_s` for one.
 
     shared: callers are told apart, and no caller gets all places, so that one is left for others.
@@ -20,7 +20,7 @@ class Places:
 
     def __init__(self, places: int, wait_s: float, shared: bool) -> None:
         self.places, self.wait_s = places, wait_s
-        self._most = max(1, places - 1) if shared else places
+        self._max_per_caller = max(1, places - 1) if shared else places
         self._taken: Counter[str] = Counter()
         self._waiting: dict[int, tuple[str, anyio.Event]] = {}
         self._numbers = count()
@@ -36,7 +36,7 @@ class Places:
         return len(self._waiting)
 
     @asynccontextmanager
-    async def one(self, caller: str) -> AsyncIterator[None]:
+    async def place(self, caller: str) -> AsyncIterator[None]:
         """Hold a place for this caller.  Raises Refused if none becomes free in time."""
         number, turn = next(self._numbers), anyio.Event()
         self._waiting[number] = caller, turn
@@ -69,7 +69,7 @@ class Places:
             ready = [
                 (self._taken[caller], number)
                 for number, (caller, _) in self._waiting.items()
-                if self._taken[caller] < self._most
+                if self._taken[caller] < self._max_per_caller
             ]
             if not ready:
                 return

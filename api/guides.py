@@ -41,20 +41,20 @@ def guide_html(name: str) -> str:
 
 def _link(target: str, folder: str) -> dict[str, str]:
     """The attributes of a link of a guide in this folder."""
-    path, mark, place = target.partition("#")
+    path, mark, anchor = target.partition("#")
     if "://" in target or not path:
         return {"href": target}
-    whole = posixpath.normpath(posixpath.join(folder, path))
-    if whole.removesuffix(".md") in guides():
-        return {"href": f"{path.removesuffix('.md')}{mark}{place}"}
+    file = posixpath.normpath(posixpath.join(folder, path))
+    if file.removesuffix(".md") in guides():
+        return {"href": f"{path.removesuffix('.md')}{mark}{anchor}"}
     # A file of the repository, which the service has not.
-    return {"title": whole.removeprefix("../") if whole.startswith("../") else f"docs/{whole}"}
+    return {"title": file.removeprefix("../") if file.startswith("../") else f"docs/{file}"}
 
 
 def _names(suffix: str) -> list[str]:
     """The paths of files below docs/ that end so, without their ending."""
-    found = (file.relative_to(_folder()) for file in _folder().rglob(f"*{suffix}"))
-    return [file.with_suffix("").as_posix() for file in found]
+    files = (file.relative_to(_folder()) for file in _folder().rglob(f"*{suffix}"))
+    return [file.with_suffix("").as_posix() for file in files]
 
 
 def _folder() -> Path:

@@ -14,7 +14,7 @@ from types import FrameType
 from api.settings import Settings
 
 LISTENER = "PLANNER_LISTENER"  # the file number of the socket that a worker serves
-_SOON_S = 10.0  # a worker that ended sooner is restarted after a delay
+_EARLY_EXIT_S = 10.0  # a worker that ended sooner is restarted after a delay
 _PAUSE_S = 2.0
 _TICK_S = 0.2
 
@@ -44,25 +44,27 @@ class Workers:
         if worker is not None:
             if worker.poll() is None:
                 return
-            if time.monotonic() - began < _SOON_S:
+            if time.monotonic() - began < _EARLY_EXIT_S:
                 time.sleep(_PAUSE_S)
         if not self._stopping:
-            self._workers[index] = self._started(index), time.monotonic()
+            self._workers[index] = self._start(index), time.monotonic()
 
-    def _started(self, index: int) -> subprocess.Popen[bytes]:
-        fd, count, most = self.listener.fileno(), self.settings.workers, self.settings
-        own = {
+    def _start(self, index: int) -> subprocess.Popen[bytes]:
+        fd, count, settings = self.listener.fileno(), self.settings.workers, self.settings
+        variables = {
             LISTENER: str(fd),
-            "PLANNER_HOST": most.host,
+            "PLANNER_HOST": settings.host,
             "PLANNER_WORKERS": str(count),  # they share the cores
-            "PLANNER_MAX_CONCURRENCY": str(max(1, most.max_concurrency // count)),
-            "PLANNER_MAX_CONNECTIONS": str(max(1, most.max_connections // count)),
+            "PLANNER_MAX_CONCURRENCY": str(max(1, settings.max_concurrency // count)),
+            "PLANNER_MAX_CONNECTIONS": str(max(1, settings.max_connections // count)),
             # The rate of a key is counted over all workers, that of an address by each worker.
-            "PLANNER_CALLS_PER_MINUTE": str(most.rate if most.keys else -(-most.rate // count)),
-            "PLANNER_MAX_RUNS": str(0 if index else most.jobs.max_runs),
+            "PLANNER_CALLS_PER_MINUTE": str(
+                settings.rate if settings.keys else -(-settings.rate // count)
+            ),
+            "PLANNER_MAX_RUNS": str(0 if index else settings.jobs.max_runs),
         }
         command = [sys.executable, "-m", "planner.cli", "serve"]
-        return subprocess.Popen(command, env={**os.environ, **own}, pass_fds=[fd])
+        return subprocess.Popen(command, env={**os.environ, **variables}, pass_fds=[fd])
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self._stopping = True

@@ -16,8 +16,8 @@ from planner.documents.service import OVER, JobAnswer, JobPage, JobRow, Kind
 from planner.running.store import Store
 from planner.running.store.jobs import Job
 
-_LOOK_S = 0.4  # between two looks for new events
-_SILENCE_S = 15.0  # after which a comment shows that the line is open
+_POLL_S = 0.4  # time between two looks for new events
+_SILENCE_S = 15.0  # time after which a comment shows that the stream is open
 
 
 def answer(job: Job) -> JobAnswer:
@@ -37,8 +37,8 @@ def _links_and_times(job: Job) -> dict[str, Any]:
         for name in ("created_at", "started_at", "finished_at")
         for at in (getattr(job, name),)
     }
-    own = f"/v1/{job.kind}/{job.id}"
-    links = {"self": own} | {name: f"{own}/{name}" for name in ("events", "logs", "cancel")}
+    url = f"/v1/{job.kind}/{job.id}"
+    links = {"self": url} | {name: f"{url}/{name}" for name in ("events", "logs", "cancel")}
     return {**times, "links": links}
 
 
@@ -53,19 +53,19 @@ async def events(request: Request, store: Store, id: str, after: int) -> AsyncIt
     silent_s = 0.0
     yield "retry: 1000\n\n"
     while not getattr(request.app.state, "stopping", False):
-        told = await while_following(store.jobs.events, id, after)
-        for one in told:
-            data = json.dumps(one.data)
-            yield f"id: {one.number}\nevent: {one.event}\ndata: {data}\n\n"
-            after = one.number
-        if told and told[-1].event == "done":
+        batch = await while_following(store.jobs.events, id, after)
+        for event in batch:
+            data = json.dumps(event.data)
+            yield f"id: {event.number}\nevent: {event.event}\ndata: {data}\n\n"
+            after = event.number
+        if batch and batch[-1].event == "done":
             return
-        if not told:
+        if not batch:
             job = await while_following(store.jobs.get, id)
             if job is None or job.state in OVER:  # the caller has received all events before
                 return
-            silent_s += _LOOK_S
+            silent_s += _POLL_S
             if silent_s > _SILENCE_S:
                 yield ": still here\n\n"
-        silent_s = 0.0 if told or silent_s > _SILENCE_S else silent_s
-        await sleep(_LOOK_S)
+        silent_s = 0.0 if batch or silent_s > _SILENCE_S else silent_s
+        await sleep(_POLL_S)

@@ -65,8 +65,8 @@ class RequestLog:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        given = Headers(scope=scope).get("x-request-id", "")
-        call = given if _REQUEST_ID.match(given) else new_id()
+        request_id = Headers(scope=scope).get("x-request-id", "")
+        call = request_id if _REQUEST_ID.match(request_id) else new_id()
         scope.setdefault("state", {})["request_id"] = call
         started, status, fault = time.perf_counter(), 0, ""
 
@@ -75,8 +75,8 @@ class RequestLog:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = message.setdefault("headers", [])
-                there = {name for name, _ in headers}
-                headers += [header for header in _RAW_HEADERS if header[0] not in there]
+                names_sent = {name for name, _ in headers}
+                headers += [header for header in _RAW_HEADERS if header[0] not in names_sent]
                 headers.append((b"x-request-id", call.encode()))
                 if spent := scope["state"].get("spent"):
                     headers.append((b"planner-spent", f"{spent.bound}={spent.allowed:g}".encode()))

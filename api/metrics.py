@@ -31,7 +31,7 @@ class Metrics:
             "planner_http_request_duration_seconds", "Time of a call", labels,
             buckets=_BUCKETS_S, registry=self.registry,
         )  # fmt: skip
-        self._of = cache(self._labelled)  # routes are few, and looking labels up costs more
+        self._metrics_of = cache(self._labelled)  # routes are few, and looking labels up costs more
         about = Gauge(
             "planner_info",
             "What runs",
@@ -65,8 +65,8 @@ class Metrics:
 
     def see_places(self, name: str, pool: Pool) -> None:
         """Note how full a pool is."""
-        self._places.labels(name).set(pool.places.places)
-        self._taken.labels(name).set(pool.places.taken)
+        self._places.labels(name).set(pool.limit.places)
+        self._taken.labels(name).set(pool.limit.taken)
         self._waiting.labels(name).set(pool.waiting)
 
     def see_jobs(self, counts: Mapping[str, int], oldest_s: float) -> None:
@@ -77,7 +77,7 @@ class Metrics:
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a call."""
-        count, time = self._of(method if method in METHODS else "other", route, status)
+        count, time = self._metrics_of(method if method in METHODS else "other", route, status)
         count.inc()
         time.observe(seconds)
 
@@ -88,6 +88,6 @@ class Metrics:
         """All of it in Prometheus's text format."""
         if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
             return generate_latest(self.registry)
-        together = CollectorRegistry()  # of all processes of the service
-        MultiProcessCollector(together)  # type: ignore[no-untyped-call]
-        return generate_latest(together)
+        registry = CollectorRegistry()  # of all processes of the service
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        return generate_latest(registry)

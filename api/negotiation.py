@@ -14,7 +14,7 @@ def preferred_media_type(request: Request, *offered: str) -> str:
     """The offered media type that the call likes most; the first one where it does not say."""
     likes: dict[str, float] = {}
     for part in request.headers.get("accept", "").lower().split(",")[:50]:
-        name, *parameters = (word.strip() for word in part.split(";"))
+        name, *parameters = (field.strip() for field in part.split(";"))
         likes[name] = _quality(parameters)
 
     def liked(media_type: str) -> float:

@@ -11,7 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from anyio import CancelScope, get_cancelled_exc_class, move_on_after, to_thread, wait_readable
 
 from api.budget import Bounds, Budget, OverBudget, Spent, TooLate, cpu_s, process_use
-from api.fair_limit import Places
+from api.fair_limit import FairLimit
 from api.fork_server import CONTEXT
 from api.pool_worker import Fault, serve
 from api.spans import span
@@ -21,8 +21,8 @@ from planner.questions.question import Question
 T = TypeVar("T")
 Worker = Callable[[Connection, int, bool], None]
 
-_STOP_S = 0.5  # until a process that does not stop is killed
-_LOOK_S = 0.2  # between two looks at what a process uses
+_STOP_S = 0.5  # time until a process that does not stop is killed
+_POLL_S = 0.2  # time between two looks at what a process uses
 
 
 class Answered(NamedTuple, Generic[T]):
@@ -32,13 +32,8 @@ class Answered(NamedTuple, Generic[T]):
     spent: Spent | None = None
 
 
-def _name(work: Callable[..., Any], asked: tuple[Any, ...]) -> str:
-    """Of what is computed."""
-    return " ".join([f"{work.__module__}.{work.__name__}", *_question(asked)])
-
-
-def _question(asked: tuple[Any, ...]) -> list[str]:
-    return [one.name for one in asked[:1] if isinstance(one, Question)]
+def _question(arguments: tuple[Any, ...]) -> list[str]:
+    return [argument.name for argument in arguments[:1] if isinstance(argument, Question)]
 
 
 class Pool:
@@ -49,14 +44,14 @@ class Pool:
     """
 
     def __init__(
-        self, places: Places, worker: Worker = serve, nice: int = 0, warm: bool = False
+        self, limit: FairLimit, worker: Worker = serve, nice: int = 0, warm: bool = False
     ) -> None:
-        self.places = places
+        self.limit = limit
         self._start = worker, nice, warm
         self._idle: list[Process] = []
 
     async def run(
-        self, caller: str, budget: Budget, work: Callable[..., T], *asked: Any
+        self, caller: str, budget: Budget, work: Callable[..., T], *arguments: Any
     ) -> Answered[T]:
         """What `work` returns: a function with a name of its own, as it is run elsewhere.
 
@@ -64,21 +59,22 @@ class Pool:
         Raises what it raises, Refused where no place is free in time, OverBudget and TooLate.
         """
         async with self.process(caller) as process:
-            with span("compute", _name(work, asked)):
-                return await process.run(work, asked, budget)
+            name = " ".join([f"{work.__module__}.{work.__name__}", *_question(arguments)])
+            with span("compute", name):
+                return await process.run(work, arguments, budget)
 
     @property
     def waiting(self) -> int:
         """The number of callers that wait."""
-        return self.places.waiting
+        return self.limit.waiting
 
     @asynccontextmanager
     async def process(self, caller: str) -> AsyncIterator[Process]:
         """A process for this caller alone.  Raises Refused where no place is free in time."""
-        async with AsyncExitStack() as held:
+        async with AsyncExitStack() as stack:
             with span("queue"):
-                await held.enter_async_context(self.places.one(caller))
-            process = self._living() or await self._started()
+                await stack.enter_async_context(self.limit.place(caller))
+            process = self._idle_process() or await self._started()
             try:
                 yield process
             finally:
@@ -92,7 +88,7 @@ class Pool:
     async def _started(self) -> Process:
         return await to_thread.run_sync(Process, *self._start)
 
-    def _living(self) -> Process | None:
+    def _idle_process(self) -> Process | None:
         """An idle process; those that have died are removed."""
         while self._idle:
             process = self._idle.pop()
@@ -111,36 +107,36 @@ class Process:
     """One process and the connection to it."""
 
     def __init__(self, worker: Worker, nice: int, warm: bool) -> None:
-        self.connection, theirs = CONTEXT.Pipe()
-        self.process = CONTEXT.Process(target=worker, args=(theirs, nice, warm), daemon=True)
+        self.connection, worker_end = CONTEXT.Pipe()
+        self.process = CONTEXT.Process(target=worker, args=(worker_end, nice, warm), daemon=True)
         self.process.start()
-        theirs.close()
+        worker_end.close()
         assert self.process.pid is not None
         self.pid, self.alive = self.process.pid, True
 
     async def run(
-        self, work: Callable[..., T], asked: tuple[Any, ...], budget: Budget
+        self, work: Callable[..., T], arguments: tuple[Any, ...], budget: Budget
     ) -> Answered[T]:
         """What the work returns, from the other process.  Raises OverBudget and TooLate."""
         watch, best = current(), None
         bounds, looked = Bounds(budget, cpu_s(self.pid)), time.monotonic()
         too_late = looked + budget.wall_s
         try:
-            self.connection.send((work, asked, budget))
+            self.connection.send((work, arguments, budget))
             while True:
-                told = None
-                with move_on_after(_LOOK_S):
-                    told = await self._received()
-                if told is not None:
-                    if told[0] != "step":
+                message = None
+                with move_on_after(_POLL_S):
+                    message = await self._receive()
+                if message is not None:
+                    if message[0] != "step":
                         break
-                    best = told[1].best or best
-                    watch.show(told[1])
-                if time.monotonic() - looked >= _LOOK_S:
+                    best = message[1].best or best
+                    watch.show(message[1])
+                if time.monotonic() - looked >= _POLL_S:
                     looked = time.monotonic()
                     if looked > too_late:
                         self.end()
-                        raise TooLate((_question(asked) or [work.__name__])[0], budget.wall_s)
+                        raise TooLate((_question(arguments) or [work.__name__])[0], budget.wall_s)
                     if spent := bounds.spent(*process_use(self.pid)):
                         self.end()
                         raise OverBudget(spent, best)
@@ -151,12 +147,12 @@ class Process:
         except (EOFError, OSError):
             self.end()
             raise Fault("a worker process died") from None
-        kind, content = told
+        kind, content = message
         if kind == "error":
             raise content
         return Answered(*content)
 
-    async def _received(self) -> tuple[str, Any]:
+    async def _receive(self) -> tuple[str, Any]:
         await wait_readable(self.connection.fileno())
         return self.connection.recv()  # type: ignore[no-any-return]
 
@@ -165,7 +161,7 @@ class Process:
         try:
             self.connection.send(None)
             with move_on_after(_STOP_S) as stopping:
-                while (await self._received())[0] == "step":
+                while (await self._receive())[0] == "step":
                     pass
             if stopping.cancelled_caught:
                 self.end()

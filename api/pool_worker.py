@@ -58,27 +58,27 @@ class EstimateRequest(NamedTuple):
     fields: Fields = ()
 
 
-def estimates(asked: Sequence[EstimateRequest]) -> list[tuple[str, Any]]:
-    """For each one its id and its document (None if it is known), or the error; see `serve`.
+def estimates(requests: Sequence[EstimateRequest]) -> list[tuple[str, Any]]:
+    """The id and the document (None if it is known) of each request, or its error; see `serve`.
 
     Those that differ in nothing but the plan and the size of a step are priced together.
     """
-    found: list[tuple[str, Any]] = [("", None)] * len(asked)
-    together: dict[Shared, list[tuple[int, str, PlanRequest]]] = {}
-    for i, one in enumerate(asked):
+    results: list[tuple[str, Any]] = [("", None)] * len(requests)
+    by_shared: dict[Shared, list[tuple[int, str, PlanRequest]]] = {}
+    for i, entry in enumerate(requests):
         try:
-            request = parse_request(one.document, need_plan=True)
+            request = parse_request(entry.document, need_plan=True)
             id = estimate_id(request)
         except Exception as error:
-            found[i] = "error", _portable_error(error)
+            results[i] = "error", _portable_error(error)
             continue
-        if id in one.known:
-            found[i] = "answer", (id, None)
+        if id in entry.known:
+            results[i] = "answer", (id, None)
         elif content := _kept.get(id):
-            found[i] = "answer", (id, chosen(content, one.fields))
+            results[i] = "answer", (id, chosen(content, entry.fields))
         else:
-            together.setdefault(shared(request), []).append((i, id, request))
-    groups = list(together.values())
+            by_shared.setdefault(shared(request), []).append((i, id, request))
+    groups = list(by_shared.values())
     while groups:
         group = groups.pop()
         try:
@@ -87,17 +87,17 @@ def estimates(asked: Sequence[EstimateRequest]) -> list[tuple[str, Any]]:
             )
             for (i, id, _), answer in zip(group, answers, strict=True):
                 if isinstance(answer, IllegalPlan):
-                    found[i] = "error", answer
+                    results[i] = "error", answer
                     continue
                 content = answer.model_dump_json().encode()
                 _keep(id, content)
-                found[i] = "answer", (id, chosen(content, asked[i].fields))
+                results[i] = "answer", (id, chosen(content, requests[i].fields))
         except Exception as error:
             if len(group) > 1:  # one may have failed for all
-                groups += [[one] for one in group]
+                groups += [[entry] for entry in group]
             else:
-                found[group[0][0]] = "error", _portable_error(error)
-    return found
+                results[group[0][0]] = "error", _portable_error(error)
+    return results
 
 
 def _keep(id: str, content: bytes) -> None:
@@ -122,7 +122,7 @@ def serve(connection: Connection, nice: int, warm: bool) -> None:
             if typical and not connection.poll(_IDLE_S):
                 _warm_up(typical.pop(0), connection)
             elif (piece := connection.recv()) is not None:  # None: a stop that came too late
-                connection.send(_done(connection, *piece))
+                connection.send(_computed(connection, *piece))
     except (EOFError, OSError):
         return
 
@@ -138,15 +138,15 @@ def _warm_up(typical: tuple[str, str, int, int], connection: Connection) -> None
         return
 
 
-def _done(
-    connection: Connection, work: Callable[..., Any], asked: tuple[Any, ...], budget: Budget
+def _computed(
+    connection: Connection, work: Callable[..., Any], arguments: tuple[Any, ...], budget: Budget
 ) -> tuple[str, Any]:
     monitor = SearchMonitor(budget, lambda step: connection.send(("step", step)))
     try:
         # While it works, all that can come is the word to stop.
         watch = Watch(monitor.show, connection.poll, monitor.enough)
         with watched(watch), building(budget.build_models), asked_by(budget.asker):
-            content = work(*asked)
+            content = work(*arguments)
             return "answer", (content, monitor.spent)
     except NothingYet:
         assert monitor.spent is not None

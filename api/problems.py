@@ -88,26 +88,26 @@ async def _parameter_error(request: Request, error: Exception) -> JSONResponse:
     """A parameter of the address, said like any field of the document."""
     assert isinstance(error, RequestValidationError)
     problems = (
-        problem("/" + "/".join(map(str, found["loc"][1:])), "bad_parameter", _of_parameter(found))
-        for found in error.errors()
+        problem("/" + "/".join(map(str, detail["loc"][1:])), "bad_parameter", _detail_of(detail))
+        for detail in error.errors()
     )
     return await _request_error(request, RequestError(problems))
 
 
-def _of_parameter(found: Mapping[str, Any]) -> str:
+def _detail_of(detail: Mapping[str, Any]) -> str:
     """What is wrong with a parameter of an address."""
-    if found["loc"][-1] == "id" and found["type"] == "string_pattern_mismatch":
+    if detail["loc"][-1] == "id" and detail["type"] == "string_pattern_mismatch":
         return "is no id of an answer, which looks like pl_7dcd0a1b2c3d4e5f"
-    return str(found["msg"])
+    return str(detail["msg"])
 
 
 async def _unavailable(request: Request, error: Exception) -> JSONResponse:
-    again = {"Retry-After": str(RETRY_AFTER_S)}
+    headers = {"Retry-After": str(RETRY_AFTER_S)}
     # Which machine it is, and why, is for whoever runs the service.
     request.app.state.metrics.store_errors.inc()
     _log.warning("the store is not available: %s", error)
     detail = "the database does not answer, or cannot be written"
-    return refuse(request, Refused("unavailable", detail, again))
+    return refuse(request, Refused("unavailable", detail, headers))
 
 
 async def _over_budget(request: Request, error: Exception) -> JSONResponse:
@@ -150,7 +150,7 @@ def respond(
     request: Request, document: dict[str, Any], headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
     """A problem document with what depends on the call."""
-    own = {"instance": request.url.path, "request_id": request.state.request_id}
+    members = {"instance": request.url.path, "request_id": request.state.request_id}
     return JSONResponse(
-        document | own, status_code=document["status"], headers=headers, media_type=MEDIA_TYPE
+        document | members, status_code=document["status"], headers=headers, media_type=MEDIA_TYPE
     )

@@ -23,8 +23,8 @@ from planner.documents.problems import internal_document
 from planner.progress import Step, Stopped, Watch, ignore, watched
 
 EVENTS = "text/event-stream"
-_LEAST_S = 0.1  # between two events of progress
-_SOON_S = 0.2  # a call that ends sooner is not watched for the end of its caller
+_MIN_INTERVAL_S = 0.1  # least time between two events of progress
+_WATCH_AFTER_S = 0.2  # a call that ends sooner is not watched for the end of its caller
 
 
 def event(name: str, document: bytes) -> bytes:
@@ -43,7 +43,7 @@ class Waiting:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self.app(scope, receive, send)
             return
-        body_is_read, left = anyio.Event(), threading.Event()
+        body_is_read, has_left = anyio.Event(), threading.Event()
         answered = False
         failure: Exception | None = None
 
@@ -63,7 +63,7 @@ class Waiting:
             while (await receive())["type"] != "http.disconnect":
                 pass
             if not answered:
-                left.set()
+                has_left.set()
                 reach.cancel()
 
         loop, watcher = asyncio.get_running_loop(), None
@@ -74,12 +74,12 @@ class Waiting:
 
         streams = EVENTS in Headers(scope=scope).get("accept", "")
         stream = _Stream(sent, scope["path"]) if streams else None
-        watch = Watch(stream.show if stream else ignore, left.is_set)
+        watch = Watch(stream.show if stream else ignore, has_left.is_set)
         reach = anyio.CancelScope()
 
         async def run() -> None:
             nonlocal failure
-            later = loop.call_later(_SOON_S, watch_the_caller)
+            later = loop.call_later(_WATCH_AFTER_S, watch_the_caller)
             try:
                 with reach, watched(watch):
                     await self.app(scope, received, stream.answer if stream else sent)
@@ -90,8 +90,8 @@ class Waiting:
                 if watcher:
                     watcher.cancel()
 
-        await (stream.beside(run) if stream else run())
-        if left.is_set() and (failure is None or isinstance(failure, Stopped)):
+        await (stream.compute(run) if stream else run())
+        if has_left.is_set() and (failure is None or isinstance(failure, Stopped)):
             raise ClientDisconnect
         if failure:
             if stream:
@@ -120,7 +120,7 @@ class _Stream:
         self._latest = step
         self._news.set()
 
-    async def beside(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def compute(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do the work, and send its steps meanwhile."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._run)
@@ -134,7 +134,7 @@ class _Stream:
             self._news = anyio.Event()
             assert self._latest is not None
             await self._event("progress", json.dumps(asdict(self._latest)).encode())
-            await anyio.sleep(_LEAST_S)
+            await anyio.sleep(_MIN_INTERVAL_S)
 
     async def answer(self, message: Message) -> None:
         """Take what the route sends."""

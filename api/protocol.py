@@ -16,7 +16,7 @@ from api.log import refused
 from api.problem_types import TYPES
 from api.problems import RETRY_AFTER_S
 
-MOST_HEADER_BYTES = 32_768
+MAX_HEADER_BYTES = 32_768
 _HEADER_TIMEOUT_S = 10.0  # for the headers of a request to arrive
 _LONG_BYTES = 1 << 16
 _READ_TIMEOUT_S = 20.0  # for a client that reads nothing of its response
@@ -72,7 +72,7 @@ class HeaderTimeoutProtocol(H11Protocol):
     def _close_an_idle_connection_at_the_limit(self) -> None:
         others: set[Any] = self.connections
         if self.config.limit_concurrency and len(others) >= self.config.limit_concurrency - 1:
-            idle = next((one for one in others if one._is_idle()), None)
+            idle = next((connection for connection in others if connection._is_idle()), None)
             if idle is not None:
                 idle.transport.abort()
                 others.discard(idle)
@@ -95,7 +95,7 @@ class HeaderTimeoutProtocol(H11Protocol):
         """Answer what is no HTTP; called where h11 refused it."""
         error = sys.exc_info()[1]
         if getattr(error, "error_status_hint", 400) == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
-            self._refuse("headers-too-large", f"more than {MOST_HEADER_BYTES} bytes of headers")
+            self._refuse("headers-too-large", f"more than {MAX_HEADER_BYTES} bytes of headers")
         else:
             self._refuse("malformed", msg)
         self.transport.close()

@@ -28,7 +28,7 @@ from planner.questions.question import Question
 from planner.running.store import Unavailable
 
 _FOR_AN_HOUR = "private, max-age=3600"
-_LONGEST_KEY = 255
+_MAX_KEY_LENGTH = 255
 Id = Annotated[str, Path(max_length=64, pattern=r"^[a-z]{2}_[0-9a-f]{1,61}$")]
 
 
@@ -59,24 +59,24 @@ async def kept(
     fields: what to send of it.
     """
     brief = CallPool(request, "brief", budget)
-    asked = await brief.run(work.identify, question, document)
+    identified = await brief.run(work.identify, question, document)
     if key := request.headers.get("idempotency-key"):
-        await in_store(_refuse_other_question, request, key, asked)
-    if is_known(request, asked.id):
-        return Response(status_code=304, headers={"ETag": etag(asked.id)})
-    found = spent = None
+        await in_store(_refuse_other_question, request, key, identified)
+    if is_known(request, identified.id):
+        return Response(status_code=304, headers={"ETag": etag(identified.id)})
+    existing = spent = None
     with suppress(Unavailable):  # it is computed, too, where nothing can be kept
-        found = await in_store(store_of(request).results.get, asked.id)
-    content = found or b""
-    if found is None:
+        existing = await in_store(store_of(request).results.get, identified.id)
+    content = existing or b""
+    if existing is None:
         searches = CallPool(request, "searches", budget)
-        content, same = await searches.run(work.compute, question, asked)
+        content, same = await searches.run(work.compute, question, identified)
         spent = request.state.spent  # a larger budget finds more
         if spent is None and same:
-            await keep(request, asked.id, content)
+            await keep(request, identified.id, content)
     if fields:
         content = await brief.run(chosen, content, fields)
-    return _send(question, asked.id, found is not None, content, spent)
+    return _send(question, identified.id, existing is not None, content, spent)
 
 
 async def stored(
@@ -100,16 +100,16 @@ async def estimated(request: Request, document: Any, budget: Budget, fields: Fie
     question = EstimateRequest(document, known, fields)
     short = replace(budget, build_models=False, asker=request.state.asker)
     try:
-        id, content = await estimates.one(request.state.caller, short, question)
+        id, content = await estimates.ask(request.state.caller, short, question)
     except RequestError as error:
-        if not budget.build_models or NOT_BUILT not in {one.code for one in error.problems}:
+        if not budget.build_models or NOT_BUILT not in {problem.code for problem in error.problems}:
             raise
         # To build a model takes seconds, for which no other estimate is to wait.
         searches = CallPool(request, "searches", budget)
-        [(kind, found)] = await searches.run(estimates_of, (question,))
+        [(kind, result)] = await searches.run(estimates_of, (question,))
         if kind == "error":
-            raise found from None
-        id, content = found
+            raise result from None
+        id, content = result
     headers = {"ETag": etag(id)}
     if content is None:
         return Response(status_code=304, headers=headers)
@@ -141,15 +141,15 @@ async def keep(request: Request, id: str, content: bytes) -> None:
         await in_store(store_of(request).results.put, id, content)
 
 
-def _refuse_other_question(request: Request, key: str, asked: work.Identified) -> None:
+def _refuse_other_question(request: Request, key: str, parsed: work.Identified) -> None:
     """Raise Mismatch where the key came before with another question."""
-    store_of(request).keys.claim(request.state.caller, checked_key(key), asked.digest, asked.id)
+    store_of(request).keys.claim(request.state.caller, checked_key(key), parsed.digest, parsed.id)
 
 
 def checked_key(key: str) -> str:
     """An Idempotency-Key as it may be kept.  Raises RequestError."""
-    if len(key) > _LONGEST_KEY or not key.isascii() or not key.isprintable():
-        detail = f"must be printable, of at most {_LONGEST_KEY} characters"
+    if len(key) > _MAX_KEY_LENGTH or not key.isascii() or not key.isprintable():
+        detail = f"must be printable, of at most {_MAX_KEY_LENGTH} characters"
         raise refuse("/Idempotency-Key", "bad_parameter", detail, key)
     return key
 
@@ -161,8 +161,8 @@ def _send(
     links = {"self": address}
     if question.name == "plan":
         links |= {"candidates": f"{address}/candidates", "web": f"/plans/{id}"}
-    told = {"id": id, "cached": cached, "links": links, "spent": spent and spent.document()}
-    own = json.dumps(told, separators=(",", ":"))
+    members = {"id": id, "cached": cached, "links": links, "spent": spent and spent.document()}
+    start = json.dumps(members, separators=(",", ":"))
     headers = {} if spent else {"ETag": etag(id), "Location": address}
     # The answer is a document of its own, with members: its own ones go before them.
-    return Response(own[:-1].encode() + b"," + content[1:], media_type=JSON, headers=headers)
+    return Response(start[:-1].encode() + b"," + content[1:], media_type=JSON, headers=headers)

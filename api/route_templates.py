@@ -35,6 +35,6 @@ class Addresses:
 
     def _find(self, path: str) -> tuple[str, frozenset[str]]:
         """The template of a path, and the methods of all routes there."""
-        found = [known for known in self._known if known[0].match(path)]
-        methods = frozenset().union(*(methods for _, _, methods in found))
-        return (found[0][1] if found else ""), methods
+        matching = [known for known in self._known if known[0].match(path)]
+        methods = frozenset().union(*(methods for _, _, methods in matching))
+        return (matching[0][1] if matching else ""), methods

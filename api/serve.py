@@ -18,8 +18,8 @@ from planner.documents.problems import refuse
 from planner.parent_process import die_with_parent
 
 _KEEP_ALIVE_S = 30
-_SHUTDOWN_TIMEOUT_S = 30  # for requests in progress when the service is told to stop
-_CUT_SHORT_S = 1  # the same, where the database does not answer
+_SHUTDOWN_TIMEOUT_S = 30  # limit on requests in progress when the service is told to stop
+_CUT_SHORT_S = 1  # that limit where the database does not answer
 
 
 def run(host: str | None, port: int | None, workers: int | None = None) -> int:
@@ -40,7 +40,7 @@ def run(host: str | None, port: int | None, workers: int | None = None) -> int:
         listener = _listen(settings)
         if settings.workers > 1:
             with listener:
-                _say_where(listener)
+                _print_addresses(listener)
                 return Workers(settings, listener).run()
     with listener:
         return _serve(settings, listener)
@@ -51,7 +51,7 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
     gc.disable()  # imported modules are never freed, so collecting among them wastes start-up time
     from api.app import create_app
     from api.log import JsonHandler
-    from api.protocol import MOST_HEADER_BYTES, HeaderTimeoutProtocol
+    from api.protocol import MAX_HEADER_BYTES, HeaderTimeoutProtocol
     from planner.running.store import Store, Unavailable
 
     try:  # also migrates the tables, before the first request
@@ -77,13 +77,13 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
         limit_concurrency=settings.max_connections,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
-        h11_max_incomplete_event_size=MOST_HEADER_BYTES,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
     )
     _Server(config).run(sockets=[listener])
     return 0
 
 
-def _say_where(listener: socket.socket) -> None:
+def _print_addresses(listener: socket.socket) -> None:
     host, port = listener.getsockname()[:2]
     host = f"[{host}]" if ":" in host else host
     address = f"http://{host}:{port}"
@@ -128,6 +128,6 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         for listener in sockets or ():
             if LISTENER not in os.environ:
-                _say_where(listener)
+                _print_addresses(listener)
         app: Any = self.config.app
         await app.state.searches.start()  # a process that warms up before the first search

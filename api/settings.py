@@ -120,8 +120,8 @@ class Settings:
         """Each field by its name: PLANNER_HOST, PLANNER_PORT and so on."""
         return cls(
             host=environment.get("PLANNER_HOST", cls.host),
-            api_keys_sha256=_words(environment, "PLANNER_API_KEYS_SHA256"),
-            allowed_hosts=_words(environment, "PLANNER_ALLOWED_HOSTS"),
+            api_keys_sha256=_names(environment, "PLANNER_API_KEYS_SHA256"),
+            allowed_hosts=_names(environment, "PLANNER_ALLOWED_HOSTS"),
             trusted_proxies=environment.get("PLANNER_TRUSTED_PROXIES", "").strip(),
             group_roles=_group_roles(environment.get("PLANNER_GROUP_ROLES", "")),
             database_url=environment.get("PLANNER_DATABASE_URL", "").strip() or None,
@@ -174,13 +174,13 @@ def _is_loopback(host: str) -> bool:
 
 def _check_proxies(proxies: str, sign_in: bool) -> None:
     """Raise SettingsError for addresses that are none, or too many to believe who calls."""
-    for word in proxies.split(",") if proxies and proxies != "*" else ():
+    for address in proxies.split(",") if proxies and proxies != "*" else ():
         try:
-            ipaddress.ip_network(word.strip())
+            ipaddress.ip_network(address.strip())
         except ValueError:
             raise SettingsError(
                 "PLANNER_TRUSTED_PROXIES is * or a list of addresses and networks, such as "
-                f"127.0.0.1,10.0.0.0/8, got {word.strip()[:40]!r}"
+                f"127.0.0.1,10.0.0.0/8, got {address.strip()[:40]!r}"
             ) from None
     if sign_in and proxies in ("", "*"):
         raise SettingsError(
@@ -189,9 +189,9 @@ def _check_proxies(proxies: str, sign_in: bool) -> None:
         )
 
 
-def _group_roles(words: str) -> dict[str, Role]:
+def _group_roles(text: str) -> dict[str, Role]:
     try:
-        return parse_roles(words)
+        return parse_roles(text)
     except ValueError as error:
         raise SettingsError(
             "PLANNER_GROUP_ROLES is a list of GROUP=ROLE, * for everyone who is signed in; roles: "
@@ -199,16 +199,16 @@ def _group_roles(words: str) -> dict[str, Role]:
         ) from None
 
 
-def _words(environment: Mapping[str, str], name: str) -> frozenset[str]:
+def _names(environment: Mapping[str, str], name: str) -> frozenset[str]:
     return frozenset(re.split(r"[\s,]+", environment.get(name, "").strip().lower())) - {""}
 
 
 def _integers(
-    environment: Mapping[str, str], bounds: Mapping[str, tuple[int, int]], usual: type
+    environment: Mapping[str, str], bounds: Mapping[str, tuple[int, int]], defaults: type
 ) -> dict[str, Any]:
     """Settings that are integers, each by its name, or as this class has them."""
     return {
-        name: _integer(environment, f"PLANNER_{name.upper()}", getattr(usual, name), *ends)
+        name: _integer(environment, f"PLANNER_{name.upper()}", getattr(defaults, name), *ends)
         for name, ends in bounds.items()
     }
 

@@ -48,14 +48,14 @@ def store_of(request: Request) -> Store:
     return store
 
 
-async def in_store(call: Callable[..., R], *asked: object) -> R:
+async def in_store(call: Callable[..., R], *args: object) -> R:
     """The result of a call of the store.  Raises Unavailable if it takes too long."""
-    return await _run(_made(_limiter, lambda: CapacityLimiter(_THREADS)), call, *asked)
+    return await _run(_lazy(_limiter, lambda: CapacityLimiter(_THREADS)), call, *args)
 
 
-async def while_following(call: Callable[..., R], *asked: object) -> R:
-    """The same for who asks again and again, and may be hundreds: nobody else waits for them."""
-    return await _run(_made(_followers, lambda: CapacityLimiter(_FOLLOWERS_THREADS)), call, *asked)
+async def while_following(call: Callable[..., R], *args: object) -> R:
+    """As `in_store`, for callers that ask again and again: nobody else waits for these."""
+    return await _run(_lazy(_followers, lambda: CapacityLimiter(_FOLLOWERS_THREADS)), call, *args)
 
 
 async def answers_at_the_end(store: Store) -> bool:
@@ -68,33 +68,33 @@ async def answers_at_the_end(store: Store) -> bool:
                 store.database.ping, abandon_on_cancel=True, limiter=CapacityLimiter(1)
             )
     except (TimeoutError, Unavailable):
-        _made(_calls, _Waiting).give_up()
+        _lazy(_calls, _Waiting).give_up()
         return False
     return True
 
 
 def has_given_up() -> bool:
     """Whether the service no longer waits for its database."""
-    return not _made(_calls, _Waiting).answer_s
+    return not _lazy(_calls, _Waiting).answer_s
 
 
-def _made(kept: RunVar[T], make: Callable[[], T]) -> T:
+def _lazy(variable: RunVar[T], make: Callable[[], T]) -> T:
     """What the event loop keeps, made where it is needed first."""
     try:
-        return kept.get()
+        return variable.get()
     except LookupError:
-        kept.set(new := make())
+        variable.set(new := make())
         return new
 
 
-async def _run(limiter: CapacityLimiter, call: Callable[..., R], *asked: object) -> R:
-    calls = _made(_calls, _Waiting)
+async def _run(limiter: CapacityLimiter, call: Callable[..., R], *args: object) -> R:
+    calls = _lazy(_calls, _Waiting)
     try:
         with fail_after(calls.answer_s) as scope:
             calls.scopes.add(scope)
             try:
                 return await to_thread.run_sync(
-                    call, *asked, abandon_on_cancel=True, limiter=limiter
+                    call, *args, abandon_on_cancel=True, limiter=limiter
                 )
             finally:
                 calls.scopes.discard(scope)
@@ -106,7 +106,7 @@ def storing(route: Callable[P, R]) -> Callable[P, Awaitable[R]]:
     """A route, or what one depends on, that asks the store."""
 
     @wraps(route)
-    async def asked(*args: P.args, **named: P.kwargs) -> R:
+    async def stored_call(*args: P.args, **named: P.kwargs) -> R:
         return await in_store(partial(route, *args, **named))
 
-    return asked
+    return stored_call

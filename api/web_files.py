@@ -135,7 +135,7 @@ def _prepared(body: bytes, media_type: str, cache_control: str) -> Page:
 def _import_map_hash() -> str:
     """The import map is the one script that must stand in the document itself."""
     document = (WEB / "index.html").read_text(encoding="utf-8")
-    found = re.search(r'<script type="importmap">(.*?)</script>', document, re.DOTALL)
-    assert found is not None
-    digest = hashlib.sha256(found[1].encode()).digest()
+    match = re.search(r'<script type="importmap">(.*?)</script>', document, re.DOTALL)
+    assert match is not None
+    digest = hashlib.sha256(match[1].encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"

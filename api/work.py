@@ -50,29 +50,29 @@ def answer(
     fields: Fields,
 ) -> Sent:
     """The answer to a question, in a form of its own or as JSON, of which `fields` are wanted."""
-    found = question.answered(question.parsed(document), **parameters)
+    result = question.answered(question.parsed(document), **parameters)
     if form is None:
-        return Sent(chosen(_json(found), fields))
-    made = resolved(form.make)(found)
-    return Sent(made.encode() if isinstance(made, str) else made, form.file.format(answer=found))
+        return Sent(chosen(_json(result), fields))
+    made = resolved(form.make)(result)
+    return Sent(made.encode() if isinstance(made, str) else made, form.file.format(answer=result))
 
 
 def identify(question: Question, document: Any) -> Identified:
     """The request in a document, and the id of its answer, which may be kept."""
     request = question.parsed(document)
-    asked = request.document()
-    digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
-    return Identified(answer_id(question.kept, asked), digest, pickle.dumps(request))
+    canonical = request.document()
+    digest = hashlib.sha256(json.dumps(canonical, sort_keys=True).encode()).hexdigest()
+    return Identified(answer_id(question.kept, canonical), digest, pickle.dumps(request))
 
 
-def compute(question: Question, asked: Identified) -> tuple[bytes, bool]:
+def compute(question: Question, identified: Identified) -> tuple[bytes, bool]:
     """The answer to what was identified, and whether it still has that id.
 
     A site may have learned meanwhile, and that may be in the answer, or may not.
     """
-    request = pickle.loads(asked.request)
+    request = pickle.loads(identified.request)
     content = _json(question.answered(request))
-    return content, answer_id(question.kept, request.document()) == asked.id
+    return content, answer_id(question.kept, request.document()) == identified.id
 
 
 def candidate_page(listed: bytes, cursor: int, limit: int, as_table: bool) -> bytes:
@@ -90,8 +90,8 @@ def site_list(rights: Mapping[str, SiteRights]) -> bytes:
     """The sites that the caller may read; rights: of all that have an owner."""
     rows = map(_entry, storage.names())
     owned = (
-        row.model_copy(update={"owner": own.owner, "shared": own.shared})
-        if (own := rights.get(row.name))
+        row.model_copy(update={"owner": right.owner, "shared": right.shared})
+        if (right := rights.get(row.name))
         else row
         for row in rows
     )

@@ -54,7 +54,7 @@ class MicroBatch:
     @property
     def before_layers(self) -> tuple[Record, ...]:
         """The records of blocks before the first layer that save tensors."""
-        return (*self.embedding, *(record for one in self.encoders for record in one.records))
+        return (*self.embedding, *(r for encoder in self.encoders for r in encoder.records))
 
 
 def micro_batch(model: ModelSpec, training: TrainingSpec, plans: Plans) -> MicroBatch:
@@ -73,9 +73,9 @@ def micro_batch(model: ModelSpec, training: TrainingSpec, plans: Plans) -> Micro
 
 
 @formula("byte", "korthikanti-2022")
-def saved_bytes(elements: Array, element_bytes: Array, kept: Array) -> Array:
+def saved_bytes(elements: Array, element_bytes: Array, kept_share: Array) -> Array:
     """Bytes of one saved tensor: elements x element size where it is kept (1) or not (0)."""
-    return elements * element_bytes * kept
+    return elements * element_bytes * kept_share
 
 
 def saved_tensors(records: Iterable[Record]) -> Iterable[SavedTensor]:
@@ -85,13 +85,13 @@ def saved_tensors(records: Iterable[Record]) -> Iterable[SavedTensor]:
 
 def tensor_bytes(tensor: SavedTensor, d: Dims) -> Array:
     """Bytes of one saved tensor that remain under the plan's selective recompute."""
-    kept: Array = tensor.active
+    kept_share: Array = tensor.active
     for module in tensor.dropped_by:
-        kept = kept * (1.0 - d.recomputed(module))
-    kept = kept * (1.0 - d.by_operator * (1.0 - tensor.by_operator))
+        kept_share = kept_share * (1.0 - d.recomputed(module))
+    kept_share = kept_share * (1.0 - d.by_operator * (1.0 - tensor.by_operator))
     if tensor.pointwise:
-        kept = kept * (1.0 - d.products_only)
-    return saved_bytes(tensor.elements, tensor.element_bytes, kept)
+        kept_share = kept_share * (1.0 - d.products_only)
+    return saved_bytes(tensor.elements, tensor.element_bytes, kept_share)
 
 
 def activation_bytes(records: Iterable[Record], d: Dims) -> tuple[Array, Array]:
@@ -99,12 +99,12 @@ def activation_bytes(records: Iterable[Record], d: Dims) -> tuple[Array, Array]:
 
     Selective recompute drops the second part, which exists again during that one layer's backward.
     """
-    kept: Array = 0.0
+    kept_bytes: Array = 0.0
     every: Array = 0.0
     for tensor in saved_tensors(records):
-        kept = kept + tensor_bytes(tensor, d)
+        kept_bytes = kept_bytes + tensor_bytes(tensor, d)
         every = every + saved_bytes(tensor.elements, tensor.element_bytes, tensor.active)
-    return kept, every - kept
+    return kept_bytes, every - kept_bytes
 
 
 @formula("byte", "korthikanti-2022")
@@ -163,11 +163,11 @@ def micro_batch_bytes(model: ModelSpec, micro: MicroBatch, keys: int) -> MicroBa
         return np.full((keys,), values, dtype=np.float64)
 
     def layer(records: tuple[Record, ...]) -> LayerBytes:
-        kept, dropped = activation_bytes(records, d)
+        kept_bytes, dropped_bytes = activation_bytes(records, d)
         columns = (r.columns for r in records if isinstance(r, TensorParallel))
         trained = any(gemm.trained for gemms in columns for gemm in gemms)
         working = working_bytes(records) + gathered_input_bytes(model, d) * trained
-        return LayerBytes(full(kept), full(dropped), full(working))
+        return LayerBytes(full(kept_bytes), full(dropped_bytes), full(working))
 
     # Every rank of a tp group sends what it holds (the shard or the whole tensor), unless the
     # runtime scatters it before and gathers it after.

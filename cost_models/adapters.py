@@ -92,22 +92,22 @@ TARGETS: dict[str, tuple[Columns, ...]] = {
 
 
 def adapted(model: ModelSpec, targets: Iterable[str]) -> dict[str, tuple[float, ...]]:
-    """For each GEMM with adapters, the share of its columns that each adapter covers."""
-    found: dict[str, tuple[float, ...]] = {}
+    """The share of the columns of each GEMM with adapters that each of its adapters covers."""
+    shares: dict[str, tuple[float, ...]] = {}
     for target in targets:
         for columns in TARGETS[target]:
             share = columns.share(model)
             for name in columns.gemms if share else ():
-                found[name] = (*found.get(name, ()), share)
-    return found
+                shares[name] = (*shares.get(name, ()), share)
+    return shares
 
 
 def clashing(targets: Iterable[str]) -> tuple[str, ...]:
     """Two targets that adapt the same columns; empty if there are none."""
-    for one, other in combinations(targets, 2):
-        for a in TARGETS[one]:
+    for target, other in combinations(targets, 2):
+        for a in TARGETS[target]:
             for b in TARGETS[other]:
                 overlap = a.part == b.part or not (a.part and b.part)
                 if overlap and set(a.gemms) & set(b.gemms):
-                    return one, other
+                    return target, other
     return ()

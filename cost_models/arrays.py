@@ -15,9 +15,9 @@ Rows = slice | NDArray[np.int64]
 
 def sum_of(values: Iterable[Array]) -> Array:
     """Sum of arrays that broadcast; 0 without arrays."""
-    several = iter(values)
-    total: Array = next(several, 0.0)
-    for value in several:
+    rest = iter(values)
+    total: Array = next(rest, 0.0)
+    for value in rest:
         total = total + value
     return total
 

@@ -30,7 +30,7 @@ Seconds = Annotated[float, Field(ge=0, le=1e6)]
 Word = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9 _-]{0,39}$")]
 Text = Annotated[str, Field(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
 PROFILE_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
-MOST_POINTS = 20_000
+MAX_POINTS = 20_000
 ACCELERATOR = "accelerator"  # whose id stands under it in the hardware of a calibration
 
 
@@ -132,10 +132,10 @@ class ContentionPoint(Point):
 class Points(Spec):
     """All points of a calibration, by benchmark."""
 
-    gemm: tuple[GemmPoint, ...] = Field((), max_length=MOST_POINTS)
-    attention: tuple[AttentionPoint, ...] = Field((), max_length=MOST_POINTS)
-    passes: tuple[PassPoint, ...] = Field((), max_length=MOST_POINTS)
-    collectives: tuple[CollectivePoint, ...] = Field((), max_length=MOST_POINTS)
+    gemm: tuple[GemmPoint, ...] = Field((), max_length=MAX_POINTS)
+    attention: tuple[AttentionPoint, ...] = Field((), max_length=MAX_POINTS)
+    passes: tuple[PassPoint, ...] = Field((), max_length=MAX_POINTS)
+    collectives: tuple[CollectivePoint, ...] = Field((), max_length=MAX_POINTS)
     host: tuple[HostPoint, ...] = Field((), max_length=100)
     wrapper: tuple[WrapperPoint, ...] = Field((), max_length=100)
     optimizer: tuple[OptimizerPoint, ...] = Field((), max_length=100)
@@ -202,13 +202,13 @@ def over_base(calibration: Calibration) -> EfficiencyProfile:
 def _measured_collectives(points: Iterable[CollectivePoint]) -> dict[str, CollectiveTable]:
     """Tables over the bytes of all points of an operation, interpolated between them."""
     tables: dict[str, CollectiveTable] = {}
-    found = sorted(points, key=lambda p: (p.ranks, p.bytes))
-    for op in {p.op for p in found}:
-        mine = [p for p in found if p.op == op]
-        ranks, sizes = sorted({p.ranks for p in mine}), sorted({p.bytes for p in mine})
+    ordered = sorted(points, key=lambda p: (p.ranks, p.bytes))
+    for op in {p.op for p in ordered}:
+        of_op = [p for p in ordered if p.op == op]
+        ranks, sizes = sorted({p.ranks for p in of_op}), sorted({p.bytes for p in of_op})
         rows = []
         for count in ranks:
-            row = [(math.log2(p.bytes), math.log2(p.seconds)) for p in mine if p.ranks == count]
+            row = [(math.log2(p.bytes), math.log2(p.seconds)) for p in of_op if p.ranks == count]
             x, y = zip(*row, strict=True)
             rows.append(np.exp2(np.interp(np.log2(sizes), x, y)))
         tables[op] = non_decreasing(ranks, sizes, np.array(rows))
@@ -250,9 +250,9 @@ def measured(points: Points, synchronous: bool) -> Measured:
             for p in points.passes
         ),
         host={(h.runtime, h.direction): h.seconds for h in points.host},
-        wrapper={key: linear_through(found) for key, found in lines.items()},
+        wrapper={key: linear_through(samples) for key, samples in lines.items()},
         optimizer=_optimizer_s(points) if points.optimizer else None,
-        crowding={kernel: tuple(sorted(found)) for kernel, found in ratios.items()},
+        crowding={kernel: tuple(sorted(samples)) for kernel, samples in ratios.items()},
         contention=float(np.median(lost)) if lost else None,
         message=linear_through(sent) if sent else None,
         synchronous=synchronous,
@@ -263,9 +263,9 @@ def _positive_seconds(point: Point) -> float:
     return max(point.seconds, 1e-9)
 
 
-def _grids(found: Iterable[tuple[K, tuple[float, ...], float]]) -> dict[K, RateGrid]:
+def _grids(measurements: Iterable[tuple[K, tuple[float, ...], float]]) -> dict[K, RateGrid]:
     """A grid per key of (key, sizes, rate)."""
     by: dict[K, list[tuple[tuple[float, ...], float]]] = {}
-    for key, sizes, rate in found:
+    for key, sizes, rate in measurements:
         by.setdefault(key, []).append((sizes, rate))
     return {k: RateGrid.of([s for s, _ in v], [r for _, r in v]) for k, v in by.items()}

@@ -56,12 +56,12 @@ class Collectives:
 
     def __init__(self, model: StackSpec, plans: Plans, d: Dims, machine: Machine) -> None:
         self._plans, self._d = plans, d
-        self._places, self._fabric = Placement(plans), machine.fabric
+        self._placement, self._fabric = Placement(plans), machine.fabric
         self._fitted = machine.fitted
         self._bandwidth = machine.accelerator.memory_bytes_per_s
         self._memory = machine.profile.memory
-        whole = machine.fp8_recipe in WHOLE_TENSOR_RECIPES
-        self._fp8 = machine.precision == "fp8" and whole
+        whole_tensor = machine.fp8_recipe in WHOLE_TENSOR_RECIPES
+        self._fp8 = machine.precision == "fp8" and whole_tensor
         self._sequence_parallel = plans.sequence_parallel > 0
         self._hidden_size = float(model.hidden_size)
         self._sharded: dict[float, tuple[Array, Array]] = {}
@@ -96,7 +96,7 @@ class Collectives:
         if not np.any(self._sequence_parallel):
             return 0.0, 0.0
         if width not in self._sharded:
-            d, tp = self._d, self._places.tp
+            d, tp = self._d, self._placement.tp
             payload = traffic.tensor_parallel_payload_bytes(d.tokens, width, d.activation_bytes)
             # What is gathered for an fp8 GEMM is fp8 already, where one scale holds for all of it
             # (Transformer Engine, torchao).
@@ -107,7 +107,7 @@ class Collectives:
         return self._sharded[width]
 
     @cached_property
-    def _summed(self) -> Array:
+    def _all_reduced(self) -> Array:
         """All-reduce over tp of a full activation; 0 where all plans shard the sequence."""
         if np.all(self._sequence_parallel):
             return 0.0
@@ -115,7 +115,7 @@ class Collectives:
         payload = traffic.tensor_parallel_payload_bytes(
             d.tokens, self._hidden_size, d.activation_bytes
         )
-        return self._op("all_reduce", payload, self._places.tp)
+        return self._op("all_reduce", payload, self._placement.tp)
 
     def _tensor_parallel(self, pair: TensorParallel, times: Mapping[Kernel, KernelTime]) -> Exposed:
         """Gather and scatter (or all-reduce) once forward, once backward.
@@ -140,12 +140,12 @@ class Collectives:
         enters = self._chunked(enter, sum_of(t.forward_s for t in into))
         forward = enters + self._chunked(scatter, sum_of(t.forward_s for t in out), gathers=False)
         inputs_s = sum_of(t.backward_s - t.weight_gradient_s for t in out)
-        again = self._overlapped(enter, under) * (1.0 - d.runtime.keeps_gathered_input)
-        again = again * any(kernel.trained for kernel in pair.columns)
+        regather = self._overlapped(enter, under) * (1.0 - d.runtime.keeps_gathered_input)
+        regather = regather * any(kernel.trained for kernel in pair.columns)
         before_s = sum_of(t.backward_s for t in into) - weights_s
         leaves = self._chunked(leave, before_s, gathers=False)
-        backward = self._chunked(gather, inputs_s) + self._overlapped(leaves, under) + again
-        summed, shards = self._summed, self._sequence_parallel
+        backward = self._chunked(gather, inputs_s) + self._overlapped(leaves, under) + regather
+        summed, shards = self._all_reduced, self._sequence_parallel
         forward = np.where(shards, forward, summed)
         gathered = np.where(shards, enters, 0.0)
         return Exposed(
@@ -160,11 +160,11 @@ class Collectives:
     def _boundary(self) -> Exposed:
         """Half of it counts for each pass."""
         gather, scatter = self._scattered(self._hidden_size)
-        half = np.where(self._sequence_parallel, gather + scatter, self._summed) / 2.0
+        half = np.where(self._sequence_parallel, gather + scatter, self._all_reduced) / 2.0
         return Exposed(half, half)
 
     def _collective(self, record: Collective) -> Exposed:
-        axis = getattr(self._places, record.axis)
+        axis = getattr(self._placement, record.axis)
         seconds = sum_of(self._op(op, record.payload_bytes, axis) for op in record.operations)
         seconds = seconds * record.active
         each = seconds * (record.times if record.mirrored else record.times / 2.0)
@@ -172,10 +172,10 @@ class Collectives:
 
     def _chunked(self, comm_s: Array, gemm_s: Array, gathers: bool = True) -> Array:
         """The exposed time of a collective in chunks under a GEMM, if the plan overlaps them."""
-        share, own = 1.0 - self._fitted.tp_overlap_exposed, self._d.runtime.overlaps_own_shard
+        share, own_shard = 1.0 - self._fitted.tp_overlap_exposed, self._d.runtime.overlaps_own_shard
         chunks_s = np.minimum(comm_s * share, gemm_s)
-        shard_s = np.minimum(comm_s, gemm_s / self._places.tp.size) if gathers else 0.0
-        hidden = (chunks_s + own * (shard_s - chunks_s)) * (self._plans.overlap_tp > 0)
+        shard_s = np.minimum(comm_s, gemm_s / self._placement.tp.size) if gathers else 0.0
+        hidden = (chunks_s + own_shard * (shard_s - chunks_s)) * (self._plans.overlap_tp > 0)
         return comm_s - hidden * (1.0 - self._fitted.contention)
 
     def _overlapped(self, comm_s: Array, kernel_s: Array) -> Array:
@@ -185,7 +185,7 @@ class Collectives:
 
     def _key_values(self, record: KeyValues, times: Mapping[Kernel, KernelTime]) -> Exposed:
         """Communication of keys and values around attention; a ring hides under its own chunks."""
-        d, plans, cp = self._d, self._plans, self._places.cp
+        d, plans, cp = self._d, self._plans, self._placement.cp
         if np.all(plans.cp == 1):
             return Exposed()
         kernels = [times[kernel] for kernel in record.around]
@@ -227,7 +227,7 @@ class Collectives:
         Until 2026 torchtitan repeated keys and values for every head of the queries before
         (its commit ff0829c1).
         """
-        d, cp = self._d, self._places.cp
+        d, cp = self._d, self._placement.cp
         repeated = chunk_bytes * record.heads / record.kv_heads
         gather = self._op("all_gather", repeated * d.cp, cp)
         hop = self._op("send", 2.0 * repeated, cp)
@@ -276,7 +276,7 @@ class Collectives:
 
     def _dispatch_s(self, record: Dispatch) -> Array:
         """Seconds of dispatch and combine in one pass, by the plan's dispatcher."""
-        d, plans, axis, fabric = self._d, self._plans, self._places.ep, self._fabric
+        d, plans, axis, fabric = self._d, self._plans, self._placement.ep, self._fabric
         top_k = float(record.top_k)
 
         def sent(copies: Array) -> Array:
@@ -304,5 +304,4 @@ class Collectives:
         kinds = [
             plans.moe_dispatcher == code("moe_dispatcher", n) for n in ("alltoall", "allgather")
         ]
-        chosen: Array = np.select(kinds, [exchange, gather], np.minimum(exchange, deduplicated))
-        return chosen
+        return np.select(kinds, [exchange, gather], np.minimum(exchange, deduplicated))

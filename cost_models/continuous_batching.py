@@ -24,7 +24,7 @@ BINS, POINTS = 128, 24
 SPREAD = 0.8
 FARTHEST = 5.0
 # Turnovers of a full engine that are followed one by one; more of them are like the last.
-MOST_TURNS = 4.0
+MAX_TURNS = 4.0
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Lengths:
 
     @classmethod
     def of_samples(cls, lengths: FloatArray) -> Lengths:
-        """Of measured lengths, each equally likely."""
+        """The lengths of measured responses, each equally likely."""
         ordered = np.sort(np.asarray(lengths, dtype=np.float64))
         edges = np.linspace(0.0, ordered[-1], BINS + 1)
         longer = 1.0 - np.searchsorted(ordered, edges, side="left") / len(ordered)
@@ -82,13 +82,13 @@ class Lengths:
         low, high = np.log(mean) / deviation - 5.0, np.log(longest) / deviation + 30.0
         for _ in range(60):
             middle = (low + high) / 2.0
-            found = cls(edges, _ending(1.0 - normal(logs - middle)))
-            low, high = (middle, high) if found.mean < mean else (low, middle)
-        return found
+            lengths = cls(edges, _ending(1.0 - normal(logs - middle)))
+            low, high = (middle, high) if lengths.mean < mean else (low, middle)
+        return lengths
 
 
 def _ending(survival: FloatArray) -> FloatArray:
-    """None is longer than the longest."""
+    """The survival with its end at 0: no response is longer than the longest."""
     return np.append(survival[:-1], 0.0)
 
 
@@ -116,9 +116,9 @@ def most_running(cache_bytes: float, held_bytes: FloatArray, survival: FloatArra
 
     held_bytes, survival: of a response, by its tokens so far.
     """
-    together = float(np.max(held_bytes * survival))
+    in_step = float(np.max(held_bytes * survival))
     steady = float(np.sum(held_bytes * survival) / np.sum(survival))
-    return cache_bytes / max(together, steady, 1.0)
+    return cache_bytes / max(in_step, steady, 1.0)
 
 
 @dataclass(frozen=True)
@@ -167,38 +167,38 @@ def generate(
     width = lengths.longest / BINS
     ages = lengths.edges[:-1] + width / 2.0
     survival: FloatArray = lengths.survival[:-1]
-    held = np.asarray(engine.cache_bytes(prompt_tokens + ages))
-    read = np.asarray(engine.read_s(prompt_tokens + ages))
+    cache_bytes_at_age = np.asarray(engine.cache_bytes(prompt_tokens + ages))
+    read_s = np.asarray(engine.read_s(prompt_tokens + ages))
     longest = float(engine.cache_bytes(np.array(prompt_tokens + lengths.longest)))
     if longest > cache_bytes:
         raise ValueError("the cache of one sequence does not fit")
-    room = min(max_num_seqs, max(1.0, most_running(cache_bytes, held, survival)))
+    room = min(max_num_seqs, max(1.0, most_running(cache_bytes, cache_bytes_at_age, survival)))
     ends = cut or Cut()
     started = responses * ends.started
-    most = min(room, started)
+    running = min(room, started)
     ticks, waited_s = width / tokens_per_pass, tool_wait_s * width / lengths.mean
-    stride_s = _strides(engine, most, read * (1.0 + drafted), 1.0 + drafted, ticks, waited_s)
+    stride_s = _strides(engine, running, read_s * (1.0 + drafted), 1.0 + drafted, ticks, waited_s)
     prompt_s = engine.prefill_s(prompt_tokens) * prompts_per_response
-    rest = _ended_shares(lengths.survival)
-    steady = most * survival / np.sum(survival)
-    per_turn = float(np.sum(steady * rest))
+    ended = _ended_shares(lengths.survival)
+    steady = running * survival / np.sum(survival)
+    per_turn = float(np.sum(steady * ended))
     steady_stride_s = stride_s(steady)
     turn_s = steady_stride_s + per_turn * prompt_s
-    waiting, skipped_s = started - most, 0.0
-    skipped = min(waiting, max(0.0, responses - most)) - MOST_TURNS * most
+    waiting, skipped_s = started - running, 0.0
+    skipped = min(waiting, max(0.0, responses - running)) - MAX_TURNS * running
     if skipped > 0.0:
         skipped_s = skipped / per_turn * turn_s
         waiting -= skipped
         responses -= skipped
     prompts_ended = _ended_shares(1.0 - (1.0 - lengths.survival) ** ends.samples)
-    wanted = responses / ends.samples if ends.started > 1.0 else np.inf
-    run = _Run(room, engines, rest, prompts_ended, ends.samples, wanted, stride_s, prompt_s)
-    seconds = run.step(most, waiting)
+    needed = responses / ends.samples if ends.started > 1.0 else np.inf
+    run = _Run(room, engines, ended, prompts_ended, ends.samples, needed, stride_s, prompt_s)
+    seconds = run.step(running, waiting)
     for _ in range(STEPS_TO_STEADY if ends.goes_on and ends.started > 1.0 else 0):
-        age = prompt_tokens + float(run.running @ ages) / max(run.left, 1e-9)
-        seconds = run.left * engine.prefill_s(age) + run.next_step(most + waiting)
+        age = prompt_tokens + float(run.running @ ages) / max(run.in_flight, 1e-9)
+        seconds = run.in_flight * engine.prefill_s(age) + run.next_step(running + waiting)
     return Generated(
-        skipped_s + seconds, run.tail_s, started * prompt_s, most,
+        skipped_s + seconds, run.tail_s, started * prompt_s, running,
         (steady_stride_s - waited_s) / width, per_turn * lengths.mean / turn_s,
     )  # fmt: skip
 
@@ -229,7 +229,7 @@ def _strides(
 
 
 def _ended_shares(survival: FloatArray) -> FloatArray:
-    """Of those that reach each stride, the share that ends within it."""
+    """The share of the responses that reach each stride that ends within it."""
     return 1.0 - survival[1:] / np.maximum(survival[:-1], 1e-12)
 
 
@@ -245,7 +245,7 @@ def _after_a_stride(running: FloatArray, ended: FloatArray) -> FloatArray:
 class _Run:
     """Responses in flight by their stride, and prompts by that of their responses.
 
-    ended, prompts_ended: shares that end within each stride.  wanted: prompts of which all
+    ended, prompts_ended: shares that end within each stride.  needed_prompts: those of which all
     responses must end.  stride_s: seconds of one stride of those in flight.
     """
 
@@ -254,7 +254,7 @@ class _Run:
     ended: FloatArray
     prompts_ended: FloatArray
     samples: float
-    wanted: float
+    needed_prompts: float
     stride_s: Callable[[FloatArray], float]
     prompt_s: float
     tail_s: float = 0.0
@@ -262,7 +262,7 @@ class _Run:
     prompts: FloatArray = field(default_factory=lambda: np.zeros(BINS))
 
     @property
-    def left(self) -> float:
+    def in_flight(self) -> float:
         """Responses that run."""
         return float(np.sum(self.running))
 
@@ -270,8 +270,8 @@ class _Run:
         """Seconds until enough have ended: `first` start beside those that run, others wait."""
         self.tail_s = 0.0
         self._start(first)
-        seconds, most, missing = first * self.prompt_s, self.left, self.wanted
-        while (left := self.left) * self.engines > 0.5 and missing > 1e-9:
+        seconds, at_start, missing = first * self.prompt_s, self.in_flight, self.needed_prompts
+        while (in_flight := self.in_flight) * self.engines > 0.5 and missing > 1e-9:
             passed = self.stride_s(self.running)
             if missing < np.inf:
                 done = float(self.prompts @ self.prompts_ended)
@@ -279,11 +279,11 @@ class _Run:
                 missing -= done
                 self.prompts = _after_a_stride(self.prompts, self.prompts_ended)
             seconds += passed
-            if waiting <= 0.0 and left < most / 2.0:
+            if waiting <= 0.0 and in_flight < at_start / 2.0:
                 self.tail_s += passed
             self.running = _after_a_stride(self.running, self.ended)
             if waiting > 0.0:
-                more = min(waiting, max(0.0, self.room - self.left))
+                more = min(waiting, max(0.0, self.room - self.in_flight))
                 self._start(more)
                 waiting -= more
                 seconds += more * self.prompt_s
@@ -292,7 +292,7 @@ class _Run:
     def next_step(self, started: float) -> float:
         """Seconds of a step of so many responses, of which those left over are the first."""
         fresh = max(0.0, started - self.samples * float(np.sum(self.prompts)))
-        first = min(fresh, max(0.0, self.room - self.left))
+        first = min(fresh, max(0.0, self.room - self.in_flight))
         return self.step(first, fresh - first)
 
     def _start(self, count: float) -> None:

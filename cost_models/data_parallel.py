@@ -83,7 +83,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class DataParallelSeconds:
-    """By key: the rates of collectives over parameters, and one block's ZeRO-2/3 collectives."""
+    """Rates of collectives over parameters, and one block's ZeRO-2/3 collectives, by key."""
 
     plain: Rates
     expert: Rates
@@ -120,10 +120,10 @@ def frozen_amounts(training: TrainingSpec, plans: Plans, reference: float) -> Am
     """Bytes of frozen weights, and of the reference copies of each weight."""
     copy = reference * training.weight_bytes
     runtime = traits(plans.runtime)
-    kept = frozen_bytes(training, runtime)
+    stored = frozen_bytes(training, runtime)
     half = float(DTYPE_BYTES["fp32"] if training.widens_frozen else training.weight_bytes)
     packs = runtime.packs_head * training.packs_frozen
-    return Amounts(copy, kept + copy, half + packs * (kept - half) + copy, half + copy)
+    return Amounts(copy, stored + copy, half + packs * (stored - half) + copy, half + copy)
 
 
 def held_parameters(
@@ -134,12 +134,12 @@ def held_parameters(
 ) -> HeldParameters:
     """Parameters per rank; `plans` holds one row per key.  training: None trains all of them."""
     full = _full(len(plans))
-    places = Placement(plans)
+    placement = Placement(plans)
     tp, etp, ep = (np.asarray(a, dtype=np.float64) for a in (plans.tp, plans.etp, plans.ep))
     split = Split(tp, etp, ep)
     trainable = TrainableModel(model, training or TrainingSpec(seq_length=1, global_batch_size=1))
 
-    def held(weights: Iterable[Weight]) -> Array:
+    def counted(weights: Iterable[Weight]) -> Array:
         each = (w.elements * (amounts.trained if w.trained else amounts.frozen) for w in weights)
         return sum_of(each)
 
@@ -150,8 +150,8 @@ def held_parameters(
     layers, table = [], layers_of(model)
     for kind in table.kinds:
         weights = tuple(trainable.weights(kind, split))
-        plain = held(w for w in weights if not w.expert)
-        layers.append(StoredParameters(full(plain), full(held(w for w in weights if w.expert))))
+        plain = counted(w for w in weights if not w.expert)
+        layers.append(StoredParameters(full(plain), full(counted(w for w in weights if w.expert))))
     placeholders = {
         kinds: full(
             sum_of(placeholder_parameters(trainable.trained(block, split)) for block in blocks)
@@ -183,8 +183,8 @@ def held_parameters(
         widest_together=full(parameters.widest_matrix_parameters(model, split, together=True)),
         head=full(head * end("head")),
         mtp=full(predictions * end("head")),
-        shards=full(places.shard.size),
-        expert_shards=full(places.expert_shard.size),
+        shards=full(placement.shard.size),
+        expert_shards=full(placement.expert_shard.size),
     )
 
 
@@ -193,31 +193,31 @@ def data_parallel_seconds(
     training: TrainingSpec,
     fabric: Fabric,
     plans: Plans,
-    held: HeldParameters,
+    counts: HeldParameters,
     trained: HeldParameters,
     zero_stages: frozenset[int],
 ) -> DataParallelSeconds:
     """Seconds per key; `plans` holds one row per key.
 
-    held: what ZeRO-3 gathers; trained: what is reduced.
+    counts: of the parameters that ZeRO-3 gathers; trained: of those that are reduced.
     zero_stages: the stages any plan uses; collectives of no use to them are left at zero.
     """
-    runtime, places = traits(plans.runtime), Placement(plans)
-    prices = _GroupSeconds(fabric, plans, places, held, zero_stages)
+    runtime, placement = traits(plans.runtime), Placement(plans)
+    prices = _GroupSeconds(fabric, plans, placement, counts, zero_stages)
     zero, full = np.zeros(len(plans)), _full(len(plans))
     reduce_bytes = DTYPE_BYTES[training.gradient_reduce_dtype]
     weight_bytes = training.gathered_weight_bytes
     tied: FloatArray = zero
     if (model.tied_embeddings or model.mtp_num_layers) and training.trains("embedding"):
-        stride = places.pp.stride * np.maximum(plans.pp - 1, 1)
+        stride = placement.pp.stride * np.maximum(plans.pp - 1, 1)
         ends = Axis(np.minimum(plans.pp, 2), stride, EMBEDDING)
-        tied = prices.of("all_reduce", held.embedding * reduce_bytes, ends)
-    latency = prices.of("send", 0.0, places.pp)
+        tied = prices.of("all_reduce", counts.embedding * reduce_bytes, ends)
+    latency = prices.of("send", 0.0, placement.pp)
     narrow = np.asarray(runtime.gathers_cast_weights) * (training.precision == "fp8")
     gathered_bytes = np.where(narrow > 0, 1.0, weight_bytes)
     # A measured rate depends on the size of what is reduced at one time.
     by_block = (np.asarray(runtime.reduces_by_block) > 0) & bool(fabric.grids)
-    last = np.maximum(held.layers[layers_of(model).order[-1]].plain, 1.0)
+    last = np.maximum(counts.layers[layers_of(model).order[-1]].plain, 1.0)
 
     def rates(data: Axis, shard: Axis, replicate: Axis) -> Rates:
         bucket = bucket_parameters(full(data.size))
@@ -226,17 +226,17 @@ def data_parallel_seconds(
 
     experts = Rates(zero, zero, zero)
     if model.moe is not None:
-        experts = rates(places.expert_data, places.expert_shard, places.expert_replicate)
+        experts = rates(placement.expert_data, placement.expert_shard, placement.expert_replicate)
     return DataParallelSeconds(
-        plain=rates(places.data, places.shard, places.replicate),
+        plain=rates(placement.data, placement.shard, placement.replicate),
         expert=experts,
-        layer_gather_s=tuple(prices.gathered(gathered_bytes, block) for block in held.layers),
+        layer_gather_s=tuple(prices.gathered(gathered_bytes, block) for block in counts.layers),
         layer_reduce_s=tuple(prices.reduced(reduce_bytes, block) for block in trained.layers),
-        end_gather_s=prices.gathered(weight_bytes, StoredParameters(held.embedding, zero)),
+        end_gather_s=prices.gathered(weight_bytes, StoredParameters(counts.embedding, zero)),
         end_reduce_s=prices.reduced(reduce_bytes, StoredParameters(trained.embedding, zero)),
         tied_reduce_s=tied,
         message_latency_s=latency,
-        message_s_per_byte=(prices.of("send", GB, places.pp) - latency) / GB,
+        message_s_per_byte=(prices.of("send", GB, placement.pp) - latency) / GB,
     )
 
 
@@ -247,11 +247,12 @@ class _GroupSeconds:
         self,
         fabric: Fabric,
         plans: Plans,
-        places: Placement,
-        held: HeldParameters,
+        placement: Placement,
+        counts: HeldParameters,
         zero_stages: frozenset[int],
     ) -> None:
-        self._fabric, self._places, self._held, self._zero = fabric, places, held, zero_stages
+        self._fabric, self._zero = fabric, zero_stages
+        self._placement, self._counts = placement, counts
         self._full = _full(len(plans))
         self._none = np.zeros(len(plans))
 
@@ -264,12 +265,12 @@ class _GroupSeconds:
     ) -> Rates:
         """Seconds per byte; payload: bytes of one bucket's gradients, weights: of its weights."""
         across = self.of("all_reduce", payload / self._full(shard.size), replicate)
-        whole: FloatArray = self._none
+        all_reduce: FloatArray = self._none
         if {0, 1} & self._zero:
-            whole = self.of("all_reduce", payload, data) / payload
+            all_reduce = self.of("all_reduce", payload, data) / payload
         return Rates(
             (self.of("reduce_scatter", payload, shard) + across) / payload,
-            whole,
+            all_reduce,
             self.of("all_gather", weights, shard) / weights,
         )
 
@@ -281,17 +282,17 @@ class _GroupSeconds:
         """One block's gradients reduced in every micro-batch, which ZeRO-2 and 3 do."""
         if not {2, 3} & self._zero:
             return self._none
-        places, held = self._places, self._held
+        placement, counts = self._placement, self._counts
         seconds = self._shared("reduce_scatter", element_bytes, block)
-        plain = block.plain * element_bytes / held.shards
-        seconds = seconds + self.of("all_reduce", plain, places.replicate)
-        expert = block.expert * element_bytes / held.expert_shards
-        return seconds + self.of("all_reduce", expert, places.expert_replicate)
+        plain = block.plain * element_bytes / counts.shards
+        seconds = seconds + self.of("all_reduce", plain, placement.replicate)
+        expert = block.expert * element_bytes / counts.expert_shards
+        return seconds + self.of("all_reduce", expert, placement.expert_replicate)
 
     def _shared(self, op: str, element_bytes: Array, block: StoredParameters) -> FloatArray:
         """A collective of one block over its shard groups."""
-        seconds = self.of(op, block.plain * element_bytes, self._places.shard)
-        return seconds + self.of(op, block.expert * element_bytes, self._places.expert_shard)
+        seconds = self.of(op, block.plain * element_bytes, self._placement.shard)
+        return seconds + self.of(op, block.expert * element_bytes, self._placement.expert_shard)
 
 
 def _full(size: int) -> Callable[[Array], FloatArray]:

@@ -43,19 +43,19 @@ def is_dynamic(training: TrainingSpec, plans: Plans) -> NDArray[np.bool_]:
     return np.asarray((plans.dynamic_cp > 0) & (plans.cp > 1) & training.packs)
 
 
-def alike(training: TrainingSpec) -> tuple[tuple[float, float], ...]:
+def length_groups(training: TrainingSpec) -> tuple[tuple[float, float], ...]:
     """(mean length, share of the samples) of intervals of samples with similar costs.
 
     No interval extends across a power of two of the sequence.
     """
     lengths = np.sort(lengths_of(training))
     octaves = np.floor(np.log2(training.seq_length / lengths)).astype(int).tolist()
-    found = []
-    for _, places in groupby(range(len(lengths)), key=octaves.__getitem__):
-        for part in np.array_split(lengths[list(places)], PARTS_OF_AN_OCTAVE):
+    groups = []
+    for _, indices in groupby(range(len(lengths)), key=octaves.__getitem__):
+        for part in np.array_split(lengths[list(indices)], PARTS_OF_AN_OCTAVE):
             if len(part):
-                found.append((float(part.mean()), len(part) / len(lengths)))
-    return tuple(found)
+                groups.append((float(part.mean()), len(part) / len(lengths)))
+    return tuple(groups)
 
 
 @formula("1", "derived")
@@ -69,55 +69,55 @@ def waiting_share(training: TrainingSpec, plans: Plans) -> FloatArray:
     tokens: Array = 0.0
     ranks: Array = 0.0
     squares: Array = 0.0
-    for length, share in alike(training):
-        own = ranks_of(length, seq_length, plans.cp)
+    for length, share in length_groups(training):
+        own_ranks = ranks_of(length, seq_length, plans.cp)
         tokens = tokens + share * length
-        ranks = ranks + share * own
-        squares = squares + share * length**2 / own
+        ranks = ranks + share * own_ranks
+        squares = squares + share * length**2 / own_ranks
     passes = training.positions_per_iteration / tokens * ranks / (plans.dp * plans.cp)
     variance = np.maximum(squares / ranks / (tokens / ranks) ** 2 - 1.0, 0.0)
     return np.asarray(BEHIND * np.sqrt(variance) / passes, dtype=np.float64)
 
 
 @formula("s", "derived")
-def by_sample(s: CostContext, keys: KeyView, whole: MicroBatchSeconds) -> MicroBatchSeconds:
+def by_sample(s: CostContext, keys: KeyView, packed: MicroBatchSeconds) -> MicroBatchSeconds:
     """Seconds of a micro-batch of seq_length / cp tokens a rank, where samples run one by one.
 
     That many tokens of a rank are (seq_length / cp) E[c t(l, c)] / E[l] seconds, with c ranks and
-    t seconds for a sample of l tokens.  `whole`: the seconds of keys that split every sequence.
+    t seconds for a sample of l tokens.  `packed`: the seconds of keys that split every sequence.
     """
     training = s.training
     chosen = np.broadcast_to(is_dynamic(training, keys), (len(keys),))
     if not chosen.any():
-        return whole
+        return packed
     rows = np.flatnonzero(chosen)
     cp = np.broadcast_to(keys.cp, (len(keys),))[rows]
-    samples = alike(training)
+    samples = length_groups(training)
     tokens = sum(length * share for length, share in samples)
     weights, priced = [], []
     for length, share in samples:
         ranks = ranks_of(length, float(training.seq_length), cp)
-        own = keys.changed(rows, cp=np.asarray(ranks, dtype=np.int64))
-        alone = training.model_copy(update={"seq_length": length, "sample_lengths": ()})
+        view = keys.changed(rows, cp=np.asarray(ranks, dtype=np.int64))
+        sample = training.model_copy(update={"seq_length": length, "sample_lengths": ()})
         weights.append(training.seq_length / cp * ranks * share / tokens)
         priced.append(
-            micro_batch_seconds(s.model, s.machine, micro_batch(s.model, alone, own), own)
+            micro_batch_seconds(s.model, s.machine, micro_batch(s.model, sample, view), view)
         )
 
-    def mixed(one: Any, others: list[Any]) -> Any:
+    def mixed(value: Any, others: list[Any]) -> Any:
         """The record with every number mixed from those at its place in the others."""
-        if isinstance(one, tuple):
-            places = zip(one, *others, strict=True)
-            return tuple(mixed(first, rest) for first, *rest in places)
-        if isinstance(one, Kernel):
-            return one
-        if is_dataclass(one) and not isinstance(one, type):
-            at = {f.name: [getattr(other, f.name) for other in others] for f in fields(one)}
-            own = {name: mixed(getattr(one, name), values) for name, values in at.items()}
-            return replace(one, **own)
-        result = np.array(np.broadcast_to(one, (len(keys),)), dtype=np.float64)
+        if isinstance(value, tuple):
+            columns = zip(value, *others, strict=True)
+            return tuple(mixed(first, rest) for first, *rest in columns)
+        if isinstance(value, Kernel):
+            return value
+        if is_dataclass(value) and not isinstance(value, type):
+            at = {f.name: [getattr(other, f.name) for other in others] for f in fields(value)}
+            merged = {name: mixed(getattr(value, name), values) for name, values in at.items()}
+            return replace(value, **merged)
+        result = np.array(np.broadcast_to(value, (len(keys),)), dtype=np.float64)
         result[rows] = sum(weight * other for weight, other in zip(weights, others, strict=True))
         return result
 
-    found: MicroBatchSeconds = mixed(whole, priced)
-    return found
+    seconds: MicroBatchSeconds = mixed(packed, priced)
+    return seconds

@@ -32,9 +32,9 @@ def equal(value: Any) -> Rule:
 
 def read_where(description: str, *conditions: Condition) -> dict[str, Any]:
     """Arguments of a pydantic Field that is read only where one of the conditions holds."""
-    told = " or ".join(" and ".join(_in_words(*one) for one in each.items()) for each in conditions)
+    text = " or ".join(" and ".join(_as_text(*i) for i in each.items()) for each in conditions)
     return {
-        "description": f"{description}; read where {told}",
+        "description": f"{description}; read where {text}",
         "json_schema_extra": {READ_WHERE: [dict(each) for each in conditions]},
     }
 
@@ -43,19 +43,19 @@ def read_where(description: str, *conditions: Condition) -> dict[str, Any]:
 def conditions(document: type[Spec], field: str) -> tuple[Condition, ...]:
     """The conditions of a field; empty: it is always read."""
     extra = document.model_fields[field].json_schema_extra
-    found = extra.get(READ_WHERE, []) if isinstance(extra, dict) else []
-    return tuple(found)  # type: ignore[arg-type]
+    declared = extra.get(READ_WHERE, []) if isinstance(extra, dict) else []
+    return tuple(declared)  # type: ignore[arg-type]
 
 
 def is_read(document: Spec, field: str) -> bool:
     """Whether a field of a document has an effect, given its other fields."""
-    found = conditions(type(document), field)
-    return not found or any(
-        all(_meets(getattr(document, name), rule) for name, rule in each.items()) for each in found
+    rules = conditions(type(document), field)
+    return not rules or any(
+        all(_fits(getattr(document, name), rule) for name, rule in each.items()) for each in rules
     )
 
 
-def _meets(value: Any, rule: Rule) -> bool:
+def _fits(value: Any, rule: Rule) -> bool:
     if "const" in rule:
         return bool(value == rule["const"])
     if "minItems" in rule:
@@ -63,7 +63,7 @@ def _meets(value: Any, rule: Rule) -> bool:
     return bool(value > rule["exclusiveMinimum"])
 
 
-def _in_words(name: str, rule: Rule) -> str:
+def _as_text(name: str, rule: Rule) -> str:
     if "const" in rule:
         return name if rule["const"] is True else f"{name} is {rule['const']}"
     return f"{name} are given" if "minItems" in rule else f"{name} > {rule['exclusiveMinimum']}"

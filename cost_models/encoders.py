@@ -59,15 +59,15 @@ class Encoder(End):
         yield Weight("other encoder parameters", float(spec.other_parameters))
 
     def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
-        spec, own = self.spec, self.dims(d)
-        hidden, positions = float(spec.hidden_size), own.sharded_tokens
+        spec, dims = self.spec, self.dims(d)
+        hidden, positions = float(spec.hidden_size), dims.sharded_tokens
         if spec.input_width is not None:
             values = float(spec.input_width)
             yield Gemm("patches", positions, hidden, values, fp8=False)
             yield SavedTensor("patches", positions * values, d.activation_bytes)
         layers = layers_of(spec)
         for kind in layers.order:
-            for record in layers.kinds[kind].records(spec, own):
+            for record in layers.kinds[kind].records(spec, dims):
                 if isinstance(record, SavedTensor):
                     record = replace(record, dropped_by=(), by_operator=1.0)
                 yield record
@@ -76,17 +76,17 @@ class Encoder(End):
             yield MemoryBoundKernel("encoder norm", 4.0 * size, 6.0 * size)
             yield SavedTensor("norm input", size, d.activation_bytes)
             yield replace(norm_statistics(spec, d, "", positions), name="norm statistics")
-        yield from self._projector(model, own)
+        yield from self._projector(model, dims)
 
     def _projector(self, model: ModelSpec, dims: Dims) -> Iterator[Record]:
         """The records of the projector: matrix products with an activation between them."""
         spec = self.spec
         vectors = dims.sharded_tokens / spec.merge
-        for place, product in enumerate(spec.projector, 1):
+        for number, product in enumerate(spec.projector, 1):
             rows = vectors * product.times
             yield Gemm("projector", rows, float(product.outputs), float(product.inputs))
             yield SavedTensor("projector input", rows * product.inputs, dims.input_bytes)
-            if place < len(spec.projector):
+            if number < len(spec.projector):
                 size = rows * product.outputs
                 yield MemoryBoundKernel("projector activation", 4.0 * size, 6.0 * size)
                 yield SavedTensor("projector output", size, dims.activation_bytes)

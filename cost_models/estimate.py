@@ -78,23 +78,23 @@ class Estimates:
         times, virtual = self.times, plan_stages(self.model, plan)
         corrected = 1.0 if self.corrected is None else float(self.corrected[row])
 
-        def one(value: Array) -> float:
+        def at(value: Array) -> float:
             if isinstance(value, np.ndarray) and value.ndim:
                 value = value[row]
             return corrected * float(value)
 
         def seconds(block: dict[str, Array]) -> tuple[float, float]:
-            forward = one(block["forward_s"]) + one(block["forward_comm_s"])
-            return forward, one(block["weight_gradient_s"])
+            forward = at(block["forward_s"]) + at(block["forward_comm_s"])
+            return forward, at(block["weight_gradient_s"])
 
-        first, last = (one(whole) for whole in times.whole_ends_s)
+        first, last = (at(whole) for whole in times.whole_ends_s)
         # By kind of layer, then of the two ends: forward, weight gradient, and all of it.
         parts = np.array([seconds(b) for b in (*times.layers, times.embedding, times.head)])
-        whole = np.array([*map(one, times.whole_s), first, last * (1 + self.model.mtp_num_layers)])
-        again = np.array([one(seconds) for seconds in times.again_s])
+        whole = np.array([*map(at, times.whole_s), first, last * (1 + self.model.mtp_num_layers)])
+        recompute_s = np.array([at(seconds) for seconds in times.again_s])
         held = np.vstack([virtual.layers, virtual.first, virtual.last])
         ahead, gradient = parts.T @ held
-        total = whole @ held + again @ virtual.recomputed
+        total = whole @ held + recompute_s @ virtual.recomputed
 
         # The chunks of a rank are its virtual stages in forward order.
         spots = np.argsort(virtual.owner, kind="stable")
@@ -102,7 +102,7 @@ class Estimates:
         forward, weight = ahead[spots].reshape(shape), gradient[spots].reshape(shape)
         backward = np.maximum(total[spots].reshape(shape) - forward - weight, 0.0)
         hidden = plan.overlap_p2p and plan.vpp > 1
-        message = one(message_s(self.gathered, self.dp)) if plan.pp > 1 else 0.0
+        message = at(message_s(self.gathered, self.dp)) if plan.pp > 1 else 0.0
         return Times(forward, backward, weight), Links(0.0, message, blocking=not hidden)
 
 
@@ -190,8 +190,8 @@ class CostModel:
         s = self.context
         g = gather(s, Plans.from_rows([plan]))
         times = BlockTimes(s, g, data_parallel(s, g))
-        again = times.again_s[0] if plan.recompute == "full" else 0.0
-        return float(np.max(times.whole_s[0] + again))
+        recompute_s = times.again_s[0] if plan.recompute == "full" else 0.0
+        return float(np.max(times.whole_s[0] + recompute_s))
 
     def least_bytes(self, plans: Plans) -> FloatArray:
         """A lower bound on the bytes of the fullest rank, over all layouts of layers on stages.
@@ -201,7 +201,7 @@ class CostModel:
         return self._least_bytes(gather(self.context, plans, mean_stages))
 
     def least(self, plans: Plans) -> tuple[FloatArray, FloatArray]:
-        """The same, and a lower bound on the seconds of a step, over the same layouts."""
+        """`least_bytes`, and a lower bound on the seconds of a step, over the same layouts."""
         gathered = gather(self.context, plans, mean_stages)
         seconds = least_step_s(self.context, gathered)
         return self._least_bytes(gathered), np.broadcast_to(seconds, (len(plans),))

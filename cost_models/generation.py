@@ -84,8 +84,8 @@ class Engine:
 
     @cached_property
     def _split(self) -> Split:
-        whole = self.expert_parallel
-        return Split(self.tp, 1.0 if whole else self.tp, self.tp if whole else 1.0)
+        ep = self.expert_parallel
+        return Split(self.tp, 1.0 if ep else self.tp, self.tp if ep else 1.0)
 
     @cached_property
     def _bandwidth(self) -> float:
@@ -97,8 +97,8 @@ class Engine:
     def _flop_per_s(self) -> float:
         machine = self.cost.context.machine
         if self.weights in NARROW_BYTES:
-            own = machine.accelerator.peak_flop_per_s(self.weights)
-            return own or machine.matrix_flop_per_s
+            weight_peak = machine.accelerator.peak_flop_per_s(self.weights)
+            return weight_peak or machine.matrix_flop_per_s
         return machine.matrix_flop_per_s
 
     @cached_property
@@ -202,11 +202,11 @@ class Engine:
         rate = LATENT_FRACTION * self.cost.context.machine.matrix_flop_per_s
         total: Array = np.zeros_like(length)
         for count, record in self._cached:
-            kept = np.minimum(length / record.every, min(record.tokens, record.read))
+            cached_tokens = np.minimum(length / record.every, min(record.tokens, record.read))
             state = 2.0 * STATE_BYTES * record.state_elements
-            read_bytes = width * record.elements * kept + state
+            read_bytes = width * record.elements * cached_tokens + state
             total = total + count * cache_read_s(
-                read_bytes, record.flop * kept, self._bandwidth, rate
+                read_bytes, record.flop * cached_tokens, self._bandwidth, rate
             )
         return total
 

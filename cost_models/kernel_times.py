@@ -109,10 +109,10 @@ def kernel_time(kernel: Kernel, machine: Machine, d: Dims) -> KernelTime:
     def memory_s(moved_bytes: Array) -> Array:
         return memory_pass_s(moved_bytes, bandwidth, profile.memory, profile.memory_floor_s)
 
-    own = _measured_s(kernel, machine)
-    if own is not None:
+    measured = _measured_s(kernel, machine)
+    if measured is not None:
         flop = 0.0 if isinstance(kernel, MemoryBoundKernel) else _forward_flop(kernel)
-        return _time(kernel, *own, flop)
+        return _time(kernel, *measured, flop)
     if isinstance(kernel, MemoryBoundKernel):
         # Passes are counted in half precision.
         wider = d.activation_bytes / HALF_BYTES
@@ -241,8 +241,8 @@ def _attention_time(kernel: FlashAttention, machine: Machine) -> tuple[Array, Ar
         newest = seconds("flash", name, share)
         if not np.any(kernel.flash2) and not np.any(kernel.flash1):
             return newest
-        own = ("flash2", name, True) in profile.attention
-        second = seconds("flash2", name, share) if own else newest
+        measured = ("flash2", name, True) in profile.attention
+        second = seconds("flash2", name, share) if measured else newest
         first = second * FLASH1_SLOWDOWN[name]
         return np.where(kernel.flash1 > 0, first, np.where(kernel.flash2 > 0, second, newest))
 
@@ -314,27 +314,28 @@ def kernel_times(records: Iterable[Record], machine: Machine, d: Dims) -> dict[K
 
 def _narrow_flop_per_s(machine: Machine) -> float:
     """The peak rate of matrix products in the machine's number format of one byte or less."""
-    own = machine.accelerator.peak_flop_per_s(machine.precision)
-    assert own is not None
-    return own * (FP8_RECIPE_FRACTION[machine.fp8_recipe] if machine.precision == "fp8" else 1.0)
+    peak = machine.accelerator.peak_flop_per_s(machine.precision)
+    assert peak is not None
+    return peak * (FP8_RECIPE_FRACTION[machine.fp8_recipe] if machine.precision == "fp8" else 1.0)
 
 
 def _peak_fractions(kernel: Gemm, machine: Machine, d: Dims) -> tuple[Array, ...]:
-    """Of the peak rate: what the forward, input-gradient and weight-gradient products reach."""
+    """Shares of the peak rate of the forward, input-gradient and weight-gradient products."""
     if not kernel.tensor_cores:
         return (VECTOR_FRACTION,) * 3
-    one: tuple[Array, ...] = (1.0, 1.0, WEIGHT_GRADIENT_FRACTION)
+    of_peak: tuple[Array, ...] = (1.0, 1.0, WEIGHT_GRADIENT_FRACTION)
     if kernel.weights and machine.profile.family != "tpu":
         odd = (np.mod(kernel.n, ALIGNED_ELEMENTS) > 0) | (np.mod(kernel.k, ALIGNED_ELEMENTS) > 0)
-        one = tuple(np.where(odd, share / UNALIGNED_SLOWDOWN, share) for share in one)
+        of_peak = tuple(np.where(odd, share / UNALIGNED_SLOWDOWN, share) for share in of_peak)
     if not kernel.grouped:
-        return one
+        return of_peak
     plainly = np.asarray(d.runtime.calls_one_expert_plainly) > 0
-    alone = (np.asarray(kernel.groups) == 1.0) & plainly
+    ungrouped = (np.asarray(kernel.groups) == 1.0) & plainly
     shares = machine.profile.grouped_gemm
-    of_one = one[0]
+    forward = of_peak[0]
     return tuple(
-        np.where(alone, plain, share * of_one) for plain, share in zip(one, shares, strict=True)
+        np.where(ungrouped, plain, share * forward)
+        for plain, share in zip(of_peak, shares, strict=True)
     )
 
 
@@ -345,11 +346,11 @@ def _cast_bytes(kernel: Gemm, machine: Machine, d: Dims) -> tuple[Array, Array]:
     compiled into the kernel before reads less.  Where one scale holds for the whole tensor, each
     rank casts its shard before the gather.
     """
-    whole = machine.precision == "fp8" and machine.fp8_recipe in WHOLE_TENSOR_RECIPES
-    shard = d.sharded_tokens / d.tokens if whole else 1.0
+    whole_tensor = machine.precision == "fp8" and machine.fp8_recipe in WHOLE_TENSOR_RECIPES
+    shard = d.sharded_tokens / d.tokens if whole_tensor else 1.0
     inputs = kernel.m * kernel.k * kernel.groups * (shard if kernel.gathered_input else 1.0)
     gradients = kernel.m * kernel.n * kernel.groups * (shard if kernel.scattered_output else 1.0)
     r, fused = d.runtime, 2.0 * d.compiled
-    again = r.recast_bytes * inputs * kernel.trained
-    backward = (r.cast_backward_bytes - fused) * gradients + again
+    recast = r.recast_bytes * inputs * kernel.trained
+    backward = (r.cast_backward_bytes - fused) * gradients + recast
     return (r.cast_forward_bytes - fused) * inputs, backward

@@ -119,5 +119,4 @@ def attention_s(
 
 def interpolate(curve: Curve, x: Array) -> Array:
     """Piecewise-linear interpolation of a measured curve; constant outside it."""
-    value: Array = np.interp(x, curve.x, curve.y)
-    return value
+    return np.interp(x, curve.x, curve.y)

@@ -132,7 +132,7 @@ class KeyedPlans:
         return self._per_stage(self.frozen, self.frozen_layer_bytes)
 
     def offloaded_share(self, slot: int) -> Array:
-        """Of what the layers of a stage save, the share that waits in host memory: 0 to 1."""
+        """The share of a stage's saved activations that waits in host memory: 0 to 1."""
         plans = self.plans
         layers = sum(self.stages.spread(each[slot]) for each in self.table.layers)
         share = np.minimum(plans.offload_num_layers / np.maximum(layers, 1), 1.0)
@@ -163,16 +163,16 @@ class KeyedPlans:
             return ((0.0, 0.0),) * len(self.held.layers)
         return self._per_layer(self.frozen)
 
-    def _per_layer(self, held: HeldParameters) -> LayerParameters:
+    def _per_layer(self, parameters: HeldParameters) -> LayerParameters:
         at = self.state.spread
-        return tuple((at(layer.plain), at(layer.expert)) for layer in held.layers)
+        return tuple((at(layer.plain), at(layer.expert)) for layer in parameters.layers)
 
-    def _per_stage(self, held: HeldParameters, each: LayerParameters) -> _PerStage:
+    def _per_stage(self, parameters: HeldParameters, each: LayerParameters) -> _PerStage:
         """The word table stands on the first stage; the head, a tied copy and what multi-token
         prediction adds stand once on the last one.
         """
         at = self.state.spread
-        return self.by_stage(each, at(held.embedding), at(held.head + held.mtp))
+        return self.by_stage(each, at(parameters.embedding), at(parameters.head + parameters.mtp))
 
     def by_stage(
         self, layers: Iterable[tuple[Array, Array]], first: Array, last: Array
@@ -191,17 +191,17 @@ class _PerStage(Sequence[tuple[Array, Array]]):
     ) -> None:
         self._at_stage, self._table = stages.spread, table
         self._layers, self._first, self._last = layers, first, last
-        self._found: dict[int, tuple[Array, Array]] = {}
+        self._sums_of_slot: dict[int, tuple[Array, Array]] = {}
 
     def __len__(self) -> int:
         return len(self._table.stage)
 
     def __getitem__(self, slot: Any) -> Any:
-        if slot not in self._found:
+        if slot not in self._sums_of_slot:
             if slot >= len(self):
                 raise IndexError(slot)
-            self._found[slot] = self._sums(slot)
-        return self._found[slot]
+            self._sums_of_slot[slot] = self._sums(slot)
+        return self._sums_of_slot[slot]
 
     def _sums(self, slot: int) -> tuple[Array, Array]:
         at_stage, table = self._at_stage, self._table
@@ -228,7 +228,7 @@ def gather(
     stages, table = stages_of(s.model, plans)
     count = plans.micro_batches(s.training.global_batch_size)
     micro, held_bytes = s.memo.of("bytes", layer_plans, lambda: _micro_batch(s, layer_plans))
-    held, trained, frozen = s.memo.of("held", state_plans, lambda: _held(s, state_plans))
+    held, trained, frozen = s.memo.of("held", state_plans, lambda: _counts(s, state_plans))
     return KeyedPlans(
         plans, layers, layer_plans, state, state_plans, stages, table, micro, held_bytes,
         held, trained, frozen,
@@ -241,19 +241,19 @@ def _micro_batch(s: CostContext, keys: KeyView) -> tuple[MicroBatch, MicroBatchB
     return micro, micro_batch_bytes(s.model, micro, len(keys))
 
 
-def _held(
+def _counts(
     s: CostContext, keys: KeyView
 ) -> tuple[HeldParameters, HeldParameters, HeldParameters | None]:
     """All weights, those that are trained, and bytes of the frozen ones."""
-    held = held_parameters(s.model, keys, s.training, gathered_amounts(s.training))
-    trained, frozen = held, None
+    parameters = held_parameters(s.model, keys, s.training, gathered_amounts(s.training))
+    trained, frozen = parameters, None
     if s.training.freezes:
         trained = held_parameters(s.model, keys, s.training, TRAINED)
     reference = reference_share(s.model, s.training)
     if s.training.freezes or reference:
-        kept = frozen_amounts(s.training, keys, reference)
-        frozen = held_parameters(s.model, keys, s.training, kept)
-    return held, trained, frozen
+        amounts = frozen_amounts(s.training, keys, reference)
+        frozen = held_parameters(s.model, keys, s.training, amounts)
+    return parameters, trained, frozen
 
 
 def by_schedule(plans: Plans, value: Callable[[PipelineSchedule], Array]) -> Array:
@@ -262,7 +262,7 @@ def by_schedule(plans: Plans, value: Callable[[PipelineSchedule], Array]) -> Arr
         return value(SCHEDULES[VOCABULARIES["schedule"][int(plans.schedule)]])
     result: Array | None = None
     for c in np.unique(plans.schedule).tolist():
-        own = value(SCHEDULES[VOCABULARIES["schedule"][c]])
-        result = own if result is None else np.where(plans.schedule == c, own, result)
+        scheduled = value(SCHEDULES[VOCABULARIES["schedule"][c]])
+        result = scheduled if result is None else np.where(plans.schedule == c, scheduled, result)
     assert result is not None
     return result

@@ -50,7 +50,7 @@ class UndeclaredField(AttributeError):
 
 
 class _OfTheKey:
-    """In place of a column that Plans compute: a view has it only if its key does."""
+    """Replaces a column that Plans compute: a view has it only if its key does."""
 
     def __get__(self, view: KeyView, owner: type) -> IntArray:
         raise AttributeError  # for __getattr__ to tell
@@ -95,23 +95,23 @@ class Memo:
     FEW = 16  # keys; a search has thousands at a time, and no two times the same
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[Any, ...], Any] = {}
+        self._amounts: dict[tuple[Any, ...], Any] = {}
 
-    def of(self, what: str, keys: KeyView, compute: Callable[[], Amounts]) -> Amounts:
+    def of(self, name: str, keys: KeyView, compute: Callable[[], Amounts]) -> Amounts:
         """What `compute` says of a view of keys; kept where these are few.
 
-        what: names the amounts.  Nobody may change them.
+        name: of the amounts, which nobody may change.
         """
         if len(keys) > self.FEW:
             return compute()
         # Numbers and arrays of one have the same bytes, but amounts of other shapes.
-        token = (what, *((column.ndim, column.tobytes()) for _, column in keys.columns()))
-        found = self._kept.get(token)
-        if found is None:
-            if len(self._kept) >= self.MOST:
-                self._kept.clear()
-            found = self._kept[token] = compute()
-        return cast(Amounts, found)
+        token = (name, *((column.ndim, column.tobytes()) for _, column in keys.columns()))
+        amounts = self._amounts.get(token)
+        if amounts is None:
+            if len(self._amounts) >= self.MOST:
+                self._amounts.clear()
+            amounts = self._amounts[token] = compute()
+        return cast(Amounts, amounts)
 
 
 class Key:

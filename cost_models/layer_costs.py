@@ -90,7 +90,7 @@ def micro_batch_seconds(
     )
 
 
-def _again(kernel: Kernel, d: Dims) -> Array:
+def _recomputed_share(kernel: Kernel, d: Dims) -> Array:
     """The share of a kernel's forward pass that selective recompute repeats."""
     unkept = d.products_only * isinstance(kernel, MemoryBoundKernel) + d.by_operator
     return np.maximum(d.recomputed(kernel.module), unkept * kernel.recomputed)
@@ -113,7 +113,7 @@ class _Priced:
         """One layer."""
         d, full = self._d, self._full
         times = kernel_times(records, self._machine, d)
-        again = sum_of(t.forward_s * _again(k, d) for k, t in times.items())
+        selective_s = sum_of(t.forward_s * _recomputed_share(k, d) for k, t in times.items())
         tp, cp, sent = self._network.of(records, times)
         forward, backward = self._passes(records, times, tp + cp, in_layer=True)
         ep, hides = self._network.expert_parallel(sent, forward + backward)
@@ -123,7 +123,7 @@ class _Priced:
             backward_s=full(backward),
             weight_gradient_s=full(np.minimum(_weights(times), backward)),
             forward_comm_s=full(comm.forward_s),
-            recompute_s=full(again + comm.recompute_s),
+            recompute_s=full(selective_s + comm.recompute_s),
             full_recompute_s=full(forward + comm.forward_s - self._unread_s(times)),
             tp_s=full(tp.both_s),
             cp_s=full(cp.both_s),
@@ -158,14 +158,14 @@ class _Priced:
         tp, cp, _ = self._network.of(records, times)
         forward, backward = self._passes(records, times, tp + cp)
         for encoder in encoders:
-            own, own_tp, own_cp = self._encoder(encoder)
-            forward = forward + sum_of(t.forward_s for t in own.values())
-            backward = backward + sum_of(t.backward_s for t in own.values())
-            times, tp, cp = times | own, tp + own_tp, cp + own_cp
+            encoder_times, encoder_tp, encoder_cp = self._encoder(encoder)
+            forward = forward + sum_of(t.forward_s for t in encoder_times.values())
+            backward = backward + sum_of(t.backward_s for t in encoder_times.values())
+            times, tp, cp = times | encoder_times, tp + encoder_tp, cp + encoder_cp
         for encoder in frozen_encoders:
-            own, own_tp, own_cp = self._encoder(encoder)
-            forward = forward + sum_of(t.forward_s for t in own.values())
-            forward = forward + own_tp.forward_s + own_cp.forward_s
+            encoder_times, encoder_tp, encoder_cp = self._encoder(encoder)
+            forward = forward + sum_of(t.forward_s for t in encoder_times.values())
+            forward = forward + encoder_tp.forward_s + encoder_cp.forward_s
         zero = np.zeros(self._size)
         return BlockSeconds(
             forward_s=full(forward),
@@ -213,7 +213,7 @@ class _Priced:
         else:
             kernels = sum_of(np.ceil(k.active) for k in times) * (1.0 - 0.5 * d.compiled)
             launches = kernels + sum(
-                one.operations for one in records if isinstance(one, HostOperations)
+                record.operations for record in records if isinstance(record, HostOperations)
             )
             launches_s = [launches * launch, launches * launch]
         return (

@@ -33,7 +33,7 @@ class LayerKind:
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        """In forward order."""
+        """The blocks in forward order."""
         mixed = (HyperConnection(),) if self.residual_streams > 1 else ()
         return tuple(
             block
@@ -91,11 +91,11 @@ class Layers:
     @cached_property
     def shared(self) -> dict[tuple[int, ...], tuple[Block, ...]]:
         """Every block once, by the indices of all kinds that contain it."""
-        found: dict[tuple[int, ...], tuple[Block, ...]] = {}
+        shared_blocks: dict[tuple[int, ...], tuple[Block, ...]] = {}
         for block in dict.fromkeys(block for kind in self.kinds for block in kind.blocks):
             kinds = tuple(i for i, kind in enumerate(self.kinds) if block in kind.blocks)
-            found[kinds] = (*found.get(kinds, ()), block)
-        return found
+            shared_blocks[kinds] = (*shared_blocks.get(kinds, ()), block)
+        return shared_blocks
 
 
 def norm_before(sublayer: Sublayer) -> Norm:
@@ -107,16 +107,16 @@ def norm_before(sublayer: Sublayer) -> Norm:
 
 def layers_of(model: StackSpec) -> Layers:
     """The layers of a model, first to last; kept with the model, as its own derived values are."""
-    found: Layers | None = vars(model).get("_layers")
-    if found is None:
+    layers: Layers | None = vars(model).get("_layers")
+    if layers is None:
         pattern = model.layer_pattern or _default_layers(model)
         order = tuple(pattern[i % len(pattern)] for i in range(model.num_layers))
-        found = _layers(order, model.residual_streams, _predicted(model, order[-1]))
-        vars(model)["_layers"] = found
-    return found
+        layers = _layers(order, model.residual_streams, _mtp_layers(model, order[-1]))
+        vars(model)["_layers"] = layers
+    return layers
 
 
-def _predicted(model: StackSpec, last: tuple[Sublayer, ...]) -> tuple[tuple[Sublayer, ...], ...]:
+def _mtp_layers(model: StackSpec, last: tuple[Sublayer, ...]) -> tuple[tuple[Sublayer, ...], ...]:
     """The multi-token-prediction layers of a language model."""
     count = getattr(model, "mtp_num_layers", 0)
     return (getattr(model, "mtp_layer", ()) or last,) * count
@@ -146,18 +146,18 @@ def _layers(
     predicted: tuple[tuple[Sublayer, ...], ...],
 ) -> Layers:
     """The layers of a pattern, their kinds named by their blocks but for a mixer that all have."""
-    places = {layer: i for i, layer in enumerate(dict.fromkeys((*pattern, *predicted)))}
-    several = len({block for layer in places for block in layer if isinstance(block, Mixer)}) > 1
+    index = {layer: i for i, layer in enumerate(dict.fromkeys((*pattern, *predicted)))}
+    mixed = len({block for layer in index for block in layer if isinstance(block, Mixer)}) > 1
 
-    def said(layer: tuple[Sublayer, ...]) -> tuple[Sublayer, ...]:
-        return tuple(b for b in layer if several or not isinstance(b, Mixer)) or layer
+    def labelled(layer: tuple[Sublayer, ...]) -> tuple[Sublayer, ...]:
+        return tuple(b for b in layer if mixed or not isinstance(b, Mixer)) or layer
 
     def name(layer: tuple[Sublayer, ...]) -> str:
-        return " ".join(filter(None, (b.label for b in said(layer)))) or "empty"
+        return " ".join(filter(None, (b.label for b in labelled(layer)))) or "empty"
 
     def title(layer: tuple[Sublayer, ...]) -> str:
-        return " + ".join(filter(None, (b.title for b in said(layer)))) or "empty"
+        return " + ".join(filter(None, (b.title for b in labelled(layer)))) or "empty"
 
-    kinds = tuple(LayerKind(name(layer), title(layer), layer, residual_streams) for layer in places)
-    order, after = (tuple(places[layer] for layer in each) for each in (pattern, predicted))
+    kinds = tuple(LayerKind(name(layer), title(layer), layer, residual_streams) for layer in index)
+    order, after = (tuple(index[layer] for layer in each) for each in (pattern, predicted))
     return Layers(kinds, order, after)

@@ -61,17 +61,17 @@ class MatrixOptimizer:
             for ranks in (g.held.shards, g.held.expert_shards)
         )
         self._everywhere = np.asarray(g.runtime.gathers_sharded_matrices) > 0
-        self._parameters = self._by_stage(lambda _, own: own.elements)
-        self._largest = self._most(lambda _, own: own.elements)
+        self._parameters = self._by_stage(lambda _, local: local.elements)
+        self._largest = self._largest_value(lambda _, local: local.elements)
 
     def state_bytes(self, slot: int) -> Array:
         """Bytes of master weights and states beyond those of as many other parameters."""
         each = self._s.training.moment_bytes
         less = (self.rule.moments - self.rule.matrix_moments) * each
         total: Array = 0.0
-        for held, own, kept, ranks in self._groups(slot):
-            total = total + own * (self._element_bytes - less) + kept * each / ranks
-            total = total - held * self._element_bytes / ranks
+        for elements, shard, factor_elements, ranks in self._groups(slot):
+            total = total + shard * (self._element_bytes - less) + factor_elements * each / ranks
+            total = total - elements * self._element_bytes / ranks
         return total
 
     def step(self, slot: int, step_bytes: Array, memory_bytes_per_s: float) -> MatrixStep:
@@ -79,8 +79,8 @@ class MatrixOptimizer:
         less = 2.0 * (self.rule.moments - self.rule.matrix_moments) * self._s.training.moment_bytes
         own_bytes = step_bytes - less + self.rule.matrix_pass_bytes
         moved: Array = 0.0
-        for held, own, _, ranks in self._groups(slot):
-            moved = moved + own * own_bytes - held * step_bytes / ranks
+        for elements, shard, _, ranks in self._groups(slot):
+            moved = moved + shard * own_bytes - elements * step_bytes / ranks
         update = moved / memory_bytes_per_s
         if self.rule.newton_schulz_steps:
             update = update + self._products_s(slot)
@@ -93,8 +93,8 @@ class MatrixOptimizer:
         tensor, shard = self._gathers_s
         groups = zip(self._groups(slot), tensor[slot], strict=True)
         over_tensor = sum_of(
-            seconds * np.where(self._everywhere, 1.0, own / np.maximum(held, 1.0))
-            for (held, own, _, _), seconds in groups
+            seconds * np.where(self._everywhere, 1.0, own_elements / np.maximum(elements, 1.0))
+            for (elements, own_elements, _, _), seconds in groups
         )
         sharded = self._everywhere & (self._g.plans.zero_stage >= 1)
         return over_tensor, np.where(sharded, sum_of(shard[slot]), 0.0)
@@ -102,70 +102,69 @@ class MatrixOptimizer:
     def _products_s(self, slot: int) -> Array:
         """Seconds of the Newton-Schulz iterations of a rank."""
         total: Array = 0.0
-        most = self._most(self._newton_schulz_s)
+        largest = self._largest_value(self._newton_schulz_s)
         for seconds, longest, ranks in zip(
-            self._newton_schulz[slot], most, self._ranks, strict=True
+            self._newton_schulz[slot], largest, self._ranks, strict=True
         ):
-            own = self._share_of_rank(seconds, longest, ranks)
-            total = total + np.where(self._everywhere, seconds, own)
+            share_s = self._share_of_rank(seconds, longest, ranks)
+            total = total + np.where(self._everywhere, seconds, share_s)
         return total
 
     def _groups(self, slot: int) -> Iterator[tuple[Array, Array, Array, Array]]:
         """Parameters held, those whose states are this rank's, factors, ranks that share."""
-        for held, largest, kept, ranks in zip(
+        for elements, largest, factor_elements, ranks in zip(
             self._parameters[slot], self._largest, self._factors[slot], self._ranks, strict=True
         ):
-            yield held, self._share_of_rank(held, largest, ranks), kept, ranks
+            yield elements, self._share_of_rank(elements, largest, ranks), factor_elements, ranks
 
     def _share_of_rank(self, total: Array, largest: Array, ranks: Array) -> Array:
         """A rank's part: even, but where matrices stay whole no less than the largest one."""
         if not self.rule.newton_schulz_steps:
             return total / ranks
-        whole = np.maximum(total / ranks, np.minimum(total, largest))
-        part: Array = np.where(self._everywhere, total / ranks, whole)
-        return part
+        largest_share = np.maximum(total / ranks, np.minimum(total, largest))
+        return np.where(self._everywhere, total / ranks, largest_share)
 
     @cached_property
     def _factors(self) -> Sequence[tuple[Array, Array]]:
         if not self.rule.factored:
             return [(0.0, 0.0)] * len(self._parameters)
-        return self._by_stage(lambda _, own: factors(own.rows, own.columns))
+        return self._by_stage(lambda _, local: factors(local.rows, local.columns))
 
     @cached_property
     def _newton_schulz(self) -> Sequence[tuple[Array, Array]]:
         return self._by_stage(self._newton_schulz_s)
 
-    def _newton_schulz_s(self, whole: Matrix, _: Matrix) -> Array:
-        return newton_schulz_s(whole, self._s.machine, self.rule.newton_schulz_steps)
+    def _newton_schulz_s(self, full: Matrix, _: Matrix) -> Array:
+        return newton_schulz_s(full, self._s.machine, self.rule.newton_schulz_steps)
 
     @cached_property
     def _gathers_s(self) -> tuple[Sequence[tuple[Array, Array]], Sequence[tuple[Array, Array]]]:
-        places, fabric = Placement(self._g.state_plans), self._s.fabric
+        placement, fabric = Placement(self._g.state_plans), self._s.fabric
         cast = traits(self._g.state_plans.runtime).gathers_sharded_matrices
         element = MOMENTUM_BYTES - (MOMENTUM_BYTES - HALF_BYTES) * cast
 
         def gather(payload: Array, axis: Axis) -> Array:
             return fabric.transfer("all_gather", payload, axis)
 
-        def over_tensor(whole: Matrix, matrix: Matrix) -> Array:
-            axis = places.etp if whole.expert else places.tp
-            split = np.not_equal(whole.elements, matrix.elements)
-            return split * gather(whole.elements * element, axis)
+        def over_tensor(full: Matrix, matrix: Matrix) -> Array:
+            axis = placement.etp if full.expert else placement.tp
+            split = np.not_equal(full.elements, matrix.elements)
+            return split * gather(full.elements * element, axis)
 
         def over_shards(_: Matrix, matrix: Matrix) -> Array:
-            axis = places.expert_shard if matrix.expert else places.shard
+            axis = placement.expert_shard if matrix.expert else placement.shard
             return gather(matrix.elements * HALF_BYTES, axis)
 
         return self._by_stage(over_tensor), self._by_stage(over_shards)
 
     @cached_property
     def _layers(self) -> list[list[Pair]]:
-        """Of one layer of each kind."""
+        """The matrices of one layer of each kind."""
         return [list(self._pairs(kind.weights)) for kind in self._s.kinds]
 
     @cached_property
     def _ends(self) -> tuple[list[Pair], list[Pair]]:
-        """Before the first layer and after the last, by key."""
+        """The matrices before the first layer and after the last, by key."""
         model, g = self._s.model, self._g
         hidden, keys = float(model.hidden_size), g.state_plans
         predictions = Matrix(hidden, 2.0 * hidden, float(model.mtp_num_layers), False)
@@ -195,7 +194,7 @@ class MatrixOptimizer:
 
         def total(pairs: list[Pair], expert: bool) -> Array:
             return sum_of(
-                own.count * value(whole, own) for whole, own in pairs if own.expert == expert
+                local.count * value(full, local) for full, local in pairs if local.expert == expert
             )
 
         size = len(self._g.state_plans)
@@ -208,20 +207,20 @@ class MatrixOptimizer:
         first, last = (spread(total(pairs, False)) for pairs in self._ends)
         return self._g.by_stage(layers, first, last)
 
-    def _most(self, value: Value) -> tuple[Array, Array]:
+    def _largest_value(self, value: Value) -> tuple[Array, Array]:
         """The largest value of one matrix of any layer: (plain, expert)."""
         size, at = len(self._g.state_plans), self._g.state.spread
-        found = []
+        columns = []
         for expert in (False, True):
             each = [
-                value(whole, own)
+                value(full, local)
                 for pairs in self._layers
-                for whole, own in pairs
-                if own.expert == expert
+                for full, local in pairs
+                if local.expert == expert
             ]
-            most = max_of(each) if each else 0.0
-            found.append(at(np.broadcast_to(np.asarray(most, dtype=np.float64), (size,))))
-        return found[0], found[1]
+            largest = max_of(each) if each else 0.0
+            columns.append(at(np.broadcast_to(np.asarray(largest, dtype=np.float64), (size,))))
+        return columns[0], columns[1]
 
 
 def newton_schulz_s(matrix: Matrix, machine: Machine, steps: int) -> Array:
@@ -232,8 +231,8 @@ def newton_schulz_s(matrix: Matrix, machine: Machine, steps: int) -> Array:
     peak = chip.peak_bf16_flop_per_s or chip.peak_fp16_flop_per_s or machine.matrix_flop_per_s
     rate = peak * machine.fitted.sustained_fraction(machine.profile.steady)
     bandwidth, efficiency = chip.memory_bytes_per_s, machine.profile.gemm["bf16"]
-    one: Array = sum_of(
+    step_s: Array = sum_of(
         gemm_s(*shape, rate, bandwidth, efficiency)
         for shape in newton_schulz_products(matrix.rows, matrix.columns)
     )
-    return steps * one
+    return steps * step_s

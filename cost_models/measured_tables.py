@@ -31,8 +31,8 @@ class RateGrid:
         """A grid from points in any order; a missing point gets the rate of the nearest one."""
         at = np.log2(np.asarray(sizes, dtype=np.float64))
         axes = tuple(np.unique(column) for column in at.T)
-        places = np.array(list(product(*axes)))
-        nearest = [int(np.argmin(((at - place) ** 2).sum(axis=1))) for place in places]
+        points = np.array(list(product(*axes)))
+        nearest = [int(np.argmin(((at - point) ** 2).sum(axis=1))) for point in points]
         logs = np.log2(np.asarray(rates, dtype=np.float64))[nearest]
         return cls(axes, logs.reshape([len(axis) for axis in axes]))
 
@@ -41,16 +41,15 @@ class RateGrid:
         total: Array = 0.0
         lows, shares = [], []
         for axis, size in zip(self.axes, sizes, strict=True):
-            place = np.interp(np.log2(np.maximum(size, 1e-9)), axis, np.arange(len(axis)))
-            low = np.minimum(place.astype(np.int64), max(len(axis) - 2, 0))
+            position = np.interp(np.log2(np.maximum(size, 1e-9)), axis, np.arange(len(axis)))
+            low = np.minimum(position.astype(np.int64), max(len(axis) - 2, 0))
             lows.append((low, np.minimum(low + 1, len(axis) - 1)))
-            shares.append((1.0 - (place - low), place - low))
+            shares.append((1.0 - (position - low), position - low))
         for corner in product((0, 1), repeat=len(self.axes)):
             weight = reduce(np.multiply, [s[c] for s, c in zip(shares, corner, strict=True)])
             at = tuple(low[c] for low, c in zip(lows, corner, strict=True))
             total = total + weight * self.log_rate[at]
-        rate: Array = np.exp2(total)
-        return rate
+        return np.exp2(total)
 
 
 @dataclass(frozen=True)
@@ -102,5 +101,5 @@ class Measured:
 
     def slowdown(self, kernel: str, ranks: int) -> float:
         """The slowdown of a kernel while this number of ranks of a node work."""
-        found = self.crowding.get(kernel, ((1, 1.0),))
-        return float(np.interp(ranks, [r for r, _ in found], [s for _, s in found]))
+        points = self.crowding.get(kernel, ((1, 1.0),))
+        return float(np.interp(ranks, [r for r, _ in points], [s for _, s in points]))

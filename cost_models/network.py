@@ -155,7 +155,7 @@ def collective_s(
         return np.where(moved, inside, 0.0)
     passes = _BUS_PASSES[op]
     within = payload * bus_factor(passes, inner) / np.maximum(inside, _TINY_S)
-    bus, latency = _outward(fabric, op, axis, np.where(inner > 1, within, np.inf), floor, payload)
+    bus, latency = _beyond(fabric, op, axis, np.where(inner > 1, within, np.inf), floor, payload)
     filled = payload + RAMP_SHARE * np.minimum(payload, RAMP_BYTES)
     crossing = ring_s(filled, bus_factor(passes, ranks), np.maximum(bus, 1.0), latency)
     return np.where(moved, np.where(inner >= ranks, inside, crossing), 0.0)
@@ -178,8 +178,8 @@ def send_s(fabric: Fabric, payload_bytes: Array, axis: Axis) -> Array:
     """Seconds of one message to the next member of a group, over the group's slowest hop."""
     size = np.asarray(axis.size)
     first = fabric.tiers[0]
-    alone = _links(first, "send", size) if first.topology in TORUS_AXES else 1.0
-    link = np.full(size.shape, first.bandwidth_bytes_per_s * alone)
+    links = _links(first, "send", size) if first.topology in TORUS_AXES else 1.0
+    link = np.full(size.shape, first.bandwidth_bytes_per_s * links)
     latency = np.full(size.shape, fabric.tiers[0].latency_s)
     for hop in crossings(fabric, axis):
         link = np.where(hop.used, hop.link_bytes_per_s, link)
@@ -187,12 +187,12 @@ def send_s(fabric: Fabric, payload_bytes: Array, axis: Axis) -> Array:
     seconds = message_s(payload_bytes, link * fabric.profile.p2p_fraction, latency)
     if fabric.message is not None:
         inside = members(axis, fabric.tiers[0].domain_accelerators) >= size
-        own = fabric.message.fixed_s + payload_bytes * fabric.message.per_unit_s
-        seconds = np.where(inside, own, seconds)
+        link_s = fabric.message.fixed_s + payload_bytes * fabric.message.per_unit_s
+        seconds = np.where(inside, link_s, seconds)
     return np.where(size > 1, seconds, 0.0)
 
 
-def _outward(
+def _beyond(
     fabric: Fabric, op: str, axis: Axis, bus: Array, latency: Array, payload: Array
 ) -> tuple[Array, Array]:
     """Bus bandwidth and latency after every tier outside the fastest domain."""
@@ -247,10 +247,10 @@ def link_bytes(fabric: Fabric, op: str, payload_bytes: Array, axis: Axis) -> lis
         return [inside, *(np.where(hop.used, payload_bytes, 0.0) for hop in hops)]
     if op == "all_to_all":
         inside = payload_bytes * inner / ranks * bus_factor(_BUS_PASSES[op], inner)
-        left = (leaving_bytes(payload_bytes, ranks, ranks - hop.inner) for hop in hops)
+        by_hop = (leaving_bytes(payload_bytes, ranks, ranks - hop.inner) for hop in hops)
         return [
             inside,
-            *(np.where(hop.used, own, 0.0) for hop, own in zip(hops, left, strict=True)),
+            *(np.where(hop.used, sent, 0.0) for hop, sent in zip(hops, by_hop, strict=True)),
         ]
     passed = payload_bytes * bus_factor(_BUS_PASSES[op], ranks)
     inside = np.where(inner > 1, passed, 0.0)
@@ -269,8 +269,7 @@ def _links(tier: NetworkTier, op: str, ranks: Array) -> Array:
         if op in ("send", "all_to_all"):
             return 1.0 / axes
         used: Array = np.ceil(np.log2(np.maximum(ranks, 2.0)) / np.log2(TORUS_SIDE))
-        share: Array = np.minimum(used, axes) / axes
-        return share
+        return np.minimum(used, axes) / axes
     domain = tier.domain_accelerators or 2
     return (ranks - 1.0) / (domain - 1.0) if tier.topology == "mesh" and domain > 1 else 1.0
 
@@ -283,13 +282,13 @@ def _domain_s(fabric: Fabric, op: str, payload: Array, ranks: Array) -> tuple[Ar
     """
     tier, profile = fabric.tiers[0], fabric.profile
     grid = fabric.grids.get(op)
-    alone = ranks <= 1
+    single = ranks <= 1
     if grid is None:
         links = _links(tier, op, ranks)
         bus = np.maximum(tier.bandwidth_bytes_per_s * profile.domain_fraction * links, 1.0)
         latency = np.log2(np.maximum(ranks, 1.0)) * _BUS_PASSES[op] * tier.latency_s
         seconds = ring_s(payload, bus_factor(_BUS_PASSES[op], ranks), bus, latency)
-        return np.where(alone, 0.0, seconds), np.where(alone, 0.0, latency)
+        return np.where(single, 0.0, seconds), np.where(single, 0.0, latency)
     log_ranks = np.log2(ranks)
     log_bytes = np.log2(np.maximum(payload, 1.0))
     row = np.interp(log_ranks, grid.log_ranks, np.arange(len(grid.log_ranks)))
@@ -311,4 +310,4 @@ def _domain_s(fabric: Fabric, op: str, payload: Array, ranks: Array) -> tuple[Ar
     wider = bus_factor(1.0, beyond) / bus_factor(1.0, largest)
     steps = (beyond - largest) * (0.0 if op == "all_reduce" else _RING_STEP_S)
     seconds = floor + (seconds - floor) * fabric.link_scale * wider + steps
-    return np.where(alone, 0.0, seconds), np.where(alone, 0.0, floor + steps)
+    return np.where(single, 0.0, seconds), np.where(single, 0.0, floor + steps)

@@ -55,10 +55,10 @@ def with_reference(block: Mapping[str, Array], share: float) -> dict[str, Array]
     """Seconds of a block whose micro-batches also pass forward through the reference."""
     if not share:
         return dict(block)
-    again = share * block["forward_comm_s"]
+    more_s = share * block["forward_comm_s"]
     communication_s = sum_of(block[name] for name in _COMMUNICATION if name in block)
     parts = {
-        name: block[name] * (1.0 + again / (communication_s + (communication_s == 0)))
+        name: block[name] * (1.0 + more_s / (communication_s + (communication_s == 0)))
         for name in _COMMUNICATION
         if name in block
     }

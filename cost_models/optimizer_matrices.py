@@ -38,9 +38,9 @@ def matrices(weights: Iterable[Weight], hidden_size: int, tables: bool) -> Itera
         side = weight.side or float(hidden_size)
         rows = weight.elements / weight.copies / side
         if weight.parts:
-            whole = sum(weight.parts)
+            total = sum(weight.parts)
             for part in weight.parts:
-                yield Matrix(rows * part / whole, side, weight.copies, weight.expert)
+                yield Matrix(rows * part / total, side, weight.copies, weight.expert)
         else:
             count = weight.copies * weight.tensors
             yield Matrix(rows / weight.tensors, side, count, weight.expert)

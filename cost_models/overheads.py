@@ -74,9 +74,9 @@ def driver_bytes(plans: Plans) -> Array:
     each side and the two ends that share the word table; all that hold a part of the model, for
     the norm of the gradients.
     """
-    data, whole = plans.dp * plans.cp, plans.tp * plans.pp
+    data, model_parallel = plans.dp * plans.cp, plans.tp * plans.pp
     groups: Array = 3.0 * (plans.pp > 1)
-    for size in (whole * data, plans.tp, plans.cp, data, plans.ep, whole):
+    for size in (model_parallel * data, plans.tp, plans.cp, data, plans.ep, model_parallel):
         groups = groups + (size > 1)
     return CONTEXT_BYTES + communicator_bytes(groups)
 
@@ -98,8 +98,8 @@ def deepspeed_bucket_bytes(
     """
     bucket = np.minimum(parameters, DEEPSPEED_BUCKET)
     joined = np.maximum(bucket, largest_parameters)
-    whole = joined * (reduced_bytes + weight_bytes)
-    reduced = whole + (bucket * reduced_bytes - whole) * half_gradients
+    joined_bytes = joined * (reduced_bytes + weight_bytes)
+    reduced = joined_bytes + (bucket * reduced_bytes - joined_bytes) * half_gradients
     return reduced + bucket * weight_bytes
 
 

@@ -22,10 +22,10 @@ def text(package: str, name: str) -> str:
 @cache
 def table(package: str, name: str) -> dict[str, Any]:
     """The object of a JSON file."""
-    found: dict[str, Any] = json.loads(text(package, name))
-    return found
+    document: dict[str, Any] = json.loads(text(package, name))
+    return document
 
 
-def filled(template: str, words: Mapping[str, object]) -> str:
+def filled(template: str, values: Mapping[str, object]) -> str:
     """The template with the word of that name, in lower case, for each @NAME@."""
-    return re.sub(r"@([A-Z][A-Z_]*)@", lambda mark: str(words[mark[1].lower()]), template)
+    return re.sub(r"@([A-Z][A-Z_]*)@", lambda mark: str(values[mark[1].lower()]), template)

@@ -47,15 +47,15 @@ def packed_span(span: float, seq_length: float, lengths: FloatArray) -> float:
 
 def packed(records: Iterable[Record], training: TrainingSpec, d: Dims) -> tuple[Record, ...]:
     """The records of a layer whose sequences are packed."""
-    kept = tuple(records)
+    unpacked = tuple(records)
     if not training.packs:
-        return kept
+        return unpacked
     lengths = lengths_of(training)
     shorter: dict[int, FlashAttention] = {}
-    for record in kept:
+    for record in unpacked:
         if isinstance(record, FlashAttention):
-            whole = float(np.max(record.span * d.cp))
-            share = packed_span(whole, float(training.seq_length), lengths) / whole
+            longest_span = float(np.max(record.span * d.cp))
+            share = packed_span(longest_span, float(training.seq_length), lengths) / longest_span
             shorter[id(record)] = replace(
                 record, forward_flop=record.forward_flop * share, span=record.span * share
             )
@@ -68,7 +68,7 @@ def packed(records: Iterable[Record], training: TrainingSpec, d: Dims) -> tuple[
             return replace(record, around=tuple(now(kernel) for kernel in record.around))
         return now(record) if isinstance(record, FlashAttention) else record
 
-    return tuple(changed(record) for record in kept)
+    return tuple(changed(record) for record in unpacked)
 
 
 @formula("1", "derived")
@@ -87,7 +87,7 @@ def variation(lengths: FloatArray, seq_length: float) -> float:
 @formula("1", "derived")
 def expected_maximum(count: Array) -> Array:
     """Expected maximum of n standard normals: Blom's (n - 3/8) / (n + 1/4) quantile."""
-    sizes, places = np.unique(np.asarray(count, dtype=np.float64), return_inverse=True)
+    sizes, inverse = np.unique(np.asarray(count, dtype=np.float64), return_inverse=True)
     quantile = NormalDist().inv_cdf
     each = np.array([quantile((n - 0.375) / (n + 0.25)) for n in sizes.tolist()])
-    return each[places].reshape(np.shape(count))
+    return each[inverse].reshape(np.shape(count))

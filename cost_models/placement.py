@@ -83,8 +83,8 @@ class Placement:
 
     @cached_property
     def shard(self) -> Axis:
-        ranks, given = self.data.size, self._plans.dp_shard
-        size = np.where(given > 0, np.minimum(given, ranks), ranks)
+        ranks, requested = self.data.size, self._plans.dp_shard
+        size = np.where(requested > 0, np.minimum(requested, ranks), ranks)
         return Axis(size, self.data.stride, "shard")
 
     @cached_property
@@ -102,9 +102,9 @@ class Placement:
     @cached_property
     def expert_shard(self) -> Axis:
         # Hybrid sharding replicates experts as often as everything else (megatron-core).
-        whole = self.expert_data
-        size = np.maximum(whole.size * self.shard.size // self.data.size, 1)
-        return Axis(size, whole.stride, "expert_shard")
+        data = self.expert_data
+        size = np.maximum(data.size * self.shard.size // self.data.size, 1)
+        return Axis(size, data.stride, "expert_shard")
 
     @cached_property
     def expert_replicate(self) -> Axis:

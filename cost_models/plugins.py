@@ -45,11 +45,11 @@ def plugins() -> tuple[Plugin, ...]:
     """All that are registered, by name."""
     from importlib.metadata import entry_points  # which takes long to import
 
-    found = (
+    loaded = (
         attempt(entry.name, entry.value, partial(_plugin, entry.name, entry.value))
         for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
     )
-    return tuple(plugin for plugin in found if plugin is not None)
+    return tuple(plugin for plugin in loaded if plugin is not None)
 
 
 def _plugin(name: str, package: str) -> Plugin:
@@ -64,13 +64,13 @@ def problems() -> tuple[str, ...]:
     return tuple(_problems)
 
 
-def attempt(plugin: str, what: str, made: Callable[[], T]) -> T | None:
+def attempt(plugin: str, task: str, made: Callable[[], T]) -> T | None:
     """What a plugin makes; None where that fails, which is a problem then."""
     try:
         return made()
     except Exception as error:  # whatever a package from outside does
-        why = " ".join(str(error).split())[:300]
-        _problems[f"{plugin}: {what}: {type(error).__name__}: {why}"] = None
+        message = " ".join(str(error).split())[:300]
+        _problems[f"{plugin}: {task}: {type(error).__name__}: {message}"] = None
         return None
 
 
@@ -80,18 +80,18 @@ def rows(file: str, key: str, read: Callable[[dict[str, Any]], T]) -> Iterator[T
         path = plugin.folder / file
         if not path.exists():
             continue
-        found = attempt(plugin.name, file, partial(_rows, path, key))
-        for number, row in enumerate(found or ()):
-            one = attempt(plugin.name, f"{file}, row {number}", partial(read, row))
-            if one is not None:
-                yield one
+        documents = attempt(plugin.name, file, partial(_rows, path, key))
+        for number, row in enumerate(documents or ()):
+            parsed = attempt(plugin.name, f"{file}, row {number}", partial(read, row))
+            if parsed is not None:
+                yield parsed
 
 
 def _rows(path: Path, key: str) -> list[dict[str, Any]]:
-    found = json.loads(path.read_text(encoding="utf-8"))[key]
-    if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+    documents = json.loads(path.read_text(encoding="utf-8"))[key]
+    if not isinstance(documents, list) or not all(isinstance(row, dict) for row in documents):
         raise ValueError(f"{key} must be a list of objects")
-    return found
+    return documents
 
 
 def untaken(names: Collection[str], known: Collection[str]) -> None:
@@ -110,7 +110,7 @@ def modules(folder: str) -> Iterator[Module]:
 
 def attribute(module: Module, name: str, kind: type[T]) -> T:
     """What a module calls so.  Raises TypeError where it is of another kind."""
-    found = getattr(import_module(module.path), name)
-    if not isinstance(found, kind):
-        raise TypeError(f"{name} must be a {kind.__name__}, got {type(found).__name__}")
-    return found
+    value = getattr(import_module(module.path), name)
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be a {kind.__name__}, got {type(value).__name__}")
+    return value

@@ -196,39 +196,40 @@ def profile_for(accelerator: Accelerator) -> EfficiencyProfile:
 def _profile_at(
     name: str, bytes_per_s: float, large_gemm_fraction: float | None
 ) -> EfficiencyProfile:
-    found, document = profile(name), _document(name)
+    base, document = profile(name), _document(name)
     if "reference" in document:
         by_bytes = np.log2(bytes_per_s / document["reference"]["memory_bytes_per_s"])
-        found = replace(found, memory=found.memory.moved(by_bytes))
-    if large_gemm_fraction is None or found.measured is not None:
-        return found
+        base = replace(base, memory=base.memory.moved(by_bytes))
+    if large_gemm_fraction is None or base.measured is not None:
+        return base
     scale = large_gemm_fraction / document["gemm"]["bf16"]["large_fraction"]
-    gemm = {precision: _scaled(own, {"scale": scale}) for precision, own in found.gemm.items()}
+    gemm = {precision: _scaled(table, {"scale": scale}) for precision, table in base.gemm.items()}
     # A short loop that is slower than such products usually are (L4, T4) ran at the power limit:
     # its clock is the steady one.  The others lose to it what the profile's accelerator loses.
-    return replace(found, gemm=gemm, steady=1.0 if scale < 1 else found.steady)
+    return replace(base, gemm=gemm, steady=1.0 if scale < 1 else base.steady)
 
 
 @lru_cache(maxsize=256)
 def _document(name: str) -> dict[str, Any]:
     """The JSON of a profile, merged over the one that it extends."""
     name = resolve(name, {known: known for known in profiles()}, "efficiency profile")
-    own = json.loads((_DIRECTORY / f"{name}.json").read_text(encoding="utf-8"))
-    if "extends" not in own or "points" in own:  # a calibration lays its points over the other
-        return cast(dict[str, Any], own)
-    base = _document(own.pop("extends"))
-    merged = _merged(base, own)
-    merged["notes"] = [*own["notes"], *(f"{base['id']}: {note}" for note in base["notes"])]
+    document = json.loads((_DIRECTORY / f"{name}.json").read_text(encoding="utf-8"))
+    # A calibration lays its points over the other profile.
+    if "extends" not in document or "points" in document:
+        return cast(dict[str, Any], document)
+    base = _document(document.pop("extends"))
+    merged = _overlaid(base, document)
+    merged["notes"] = [*document["notes"], *(f"{base['id']}: {note}" for note in base["notes"])]
     return merged
 
 
-def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """`own` over `base`, block by block; null removes a block."""
+def _overlaid(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`changes` laid over `base`, block by block; null removes a block."""
     merged = dict(base)
-    for key, value in own.items():
+    for key, value in changes.items():
         old = merged.get(key)
         if isinstance(value, dict) and isinstance(old, dict):
-            merged[key] = _merged(old, value)
+            merged[key] = _overlaid(old, value)
         else:
             merged[key] = value
     return {key: value for key, value in merged.items() if value is not None}

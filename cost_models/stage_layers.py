@@ -61,11 +61,11 @@ def middle_layers(num_layers: int, plans: Plans) -> tuple[IntArray, NDArray[np.b
     first, last = plans.first_stage_layers, plans.last_stage_layers
     rest = num_layers - first - last
     count = plans.pp - (first > 0) - (last > 0)
-    some = np.maximum(count, 1)
-    share = rest // some
-    whole = np.where(count > 0, (rest % some == 0) & (share >= 1), rest == 0)
+    at_least_one = np.maximum(count, 1)
+    share = rest // at_least_one
+    divides = np.where(count > 0, (rest % at_least_one == 0) & (share >= 1), rest == 0)
     ends = np.maximum(np.where(first > 0, first, share), np.where(last > 0, last, share))
-    return np.where(plans.pp == 2, ends, share), whole & (rest >= 0)
+    return np.where(plans.pp == 2, ends, share), divides & (rest >= 0)
 
 
 @formula("1", "megatron-core")
@@ -171,7 +171,7 @@ def rank_titles(model: ModelSpec, plan: ParallelPlan) -> tuple[dict[str, int], .
     step = 2 if placement == "two-way" else 1
     layers = layers_of(model)
     titles = iter(layers.titles)
-    held = [Counter[str]() for _ in range(plan.pp)]
+    by_rank = [Counter[str]() for _ in range(plan.pp)]
     for rank, size in zip(owner[::step].tolist(), sizes[::step].tolist(), strict=True):
-        held[rank].update(islice(titles, size))
-    return tuple({title: own[title] for title in layers.by_title if own[title]} for own in held)
+        by_rank[rank].update(islice(titles, size))
+    return tuple({title: row[title] for title in layers.by_title if row[title]} for row in by_rank)

@@ -40,7 +40,7 @@ _WORTH_TAKING = 0.6
 
 
 @dataclass(frozen=True)
-class _Place:
+class _StageSet:
     """A row of the arrays of stages: stages of some plans that are composed alike.
 
     What their schedules keep there: activation units, and copies of the weights.
@@ -54,13 +54,13 @@ class _Place:
     weight_copies: Array
 
     @classmethod
-    def of(cls, g: KeyedPlans, row: int, slot: int, plans: Rows, stage: Array) -> _Place:
-        own = g.plans
+    def of(cls, g: KeyedPlans, row: int, slot: int, plans: Rows, stage: Array) -> _StageSet:
+        view = g.plans
         if not isinstance(plans, slice):
-            own = KeyView(g.plans, ("schedule", "pp", "vpp"), plans)
+            view = KeyView(g.plans, ("schedule", "pp", "vpp"), plans)
         count = rows_of(g.micro_batches, plans)
-        in_flight = by_schedule(own, lambda s: s.in_flight(stage, own.pp, own.vpp, count))
-        copies = by_schedule(own, lambda s: s.weight_copies(stage, own.pp))
+        in_flight = by_schedule(view, lambda s: s.in_flight(stage, view.pp, view.vpp, count))
+        copies = by_schedule(view, lambda s: s.weight_copies(stage, view.pp))
         return cls(row, slot, plans, stage, in_flight, copies)
 
 
@@ -76,54 +76,53 @@ class StageMemory:
     def __init__(self, s: CostContext, g: KeyedPlans, all_stages: bool) -> None:
         # What does not depend on what is in flight, once for stages that are composed alike.
         self._slots = list(_slots(s, g, all_stages))
-        self._places = tuple(_stages(g) if all_stages else map(_Slot.place, self._slots))
+        self._stage_sets = tuple(_stages(g) if all_stages else map(_Slot.first_stages, self._slots))
         self._shape = len(g.table.slot_of) if all_stages else len(self._slots), len(g.plans)
         self.peak_bytes = np.zeros(self._shape[1])
         self.needed_bytes = np.zeros(self._shape[1])
         # Whoever asks for all stages reads their parts; those of a search would fill the memory.
-        self._kept: list[tuple[dict[str, Array], Array]] = []
-        for place, parts, spare in self._composed():
+        self._first_parts: list[tuple[dict[str, Array], Array]] = []
+        for stages, parts, spare in self._composed():
             if all_stages:
-                self._kept.append((parts, spare))
+                self._first_parts.append((parts, spare))
             total = sum_of(parts.values())
-            for most, value in ((self.peak_bytes, total), (self.needed_bytes, total - spare)):
-                most[place.plans] = np.maximum(most[place.plans], value)
+            for peaks, value in ((self.peak_bytes, total), (self.needed_bytes, total - spare)):
+                peaks[stages.plans] = np.maximum(peaks[stages.plans], value)
 
-    def _composed(self) -> Iterator[tuple[_Place, dict[str, Array], Array]]:
+    def _composed(self) -> Iterator[tuple[_StageSet, dict[str, Array], Array]]:
         """The parts of each place, and what of them is returned where room is short."""
-        for i, place in enumerate(self._places):
-            kept = self._kept[i : i + 1]
-            yield place, *(kept[0] if kept else self._slots[place.slot].parts(place))
+        for i, stages in enumerate(self._stage_sets):
+            cached = self._first_parts[i : i + 1]
+            yield stages, *(cached[0] if cached else self._slots[stages.slot].parts(stages))
 
     @cached_property
     def parts(self) -> dict[str, FloatArray]:
         """MEMORY_PARTS by name, which add up to the total."""
-        found = {name: np.zeros(self._shape) for name in MEMORY_PARTS}
-        for place, parts, _ in self._composed():
+        parts_bytes = {name: np.zeros(self._shape) for name in MEMORY_PARTS}
+        for stages, parts, _ in self._composed():
             for name, values in parts.items():
-                found[name][place.row, place.plans] = values
-        return found
+                parts_bytes[name][stages.row, stages.plans] = values
+        return parts_bytes
 
     @cached_property
     def total_bytes(self) -> FloatArray:
         """Of each stage."""
-        total: FloatArray = np.asarray(sum_of(self.parts.values()))
-        return total
+        return np.asarray(sum_of(self.parts.values()))
 
     @cached_property
     def spare_bytes(self) -> FloatArray:
         """Of each stage."""
-        return self._filled((place, spare) for place, _, spare in self._composed())
+        return self._filled((stages, spare) for stages, _, spare in self._composed())
 
     @cached_property
     def stage(self) -> FloatArray:
         """Which stage each row is."""
-        return self._filled((place, place.stage) for place in self._places)
+        return self._filled((s, s.stage) for s in self._stage_sets)
 
     @cached_property
     def in_flight(self) -> FloatArray:
         """Activation units that each stage keeps."""
-        return self._filled((place, place.in_flight) for place in self._places)
+        return self._filled((s, s.in_flight) for s in self._stage_sets)
 
     @cached_property
     def allocated_bytes(self) -> FloatArray:
@@ -137,17 +136,17 @@ class StageMemory:
         return self.allocated_bytes + self.parts["fragmentation"]
 
     def peak_of(self, quantity: str) -> FloatArray:
-        """Of the fullest stage: `allocated`, `reserved` or `driver`."""
+        """The peak of the fullest stage: `allocated`, `reserved` or `driver`."""
         if quantity == "driver":
             return self.peak_bytes
         totals = self.allocated_bytes if quantity == "allocated" else self.reserved_bytes
         peak: FloatArray = totals.max(axis=0)
         return peak
 
-    def _filled(self, values: Iterable[tuple[_Place, Array]]) -> FloatArray:
+    def _filled(self, values: Iterable[tuple[_StageSet, Array]]) -> FloatArray:
         rows = np.zeros(self._shape)
-        for place, value in values:
-            rows[place.row, place.plans] = value
+        for stages, value in values:
+            rows[stages.row, stages.plans] = value
         return rows
 
 
@@ -162,11 +161,10 @@ def least_needed_bytes(s: CostContext, g: KeyedPlans) -> Array:
     slot = _Slot(s, g, 0, _ALL, amounts, 0.0)
     if len(s.kinds) > 1:
         slot.leave_out_kinds()
-    parts, spare = slot.parts(_Place(0, 0, _ALL, 0.0, 1.0, 1.0))
+    parts, spare = slot.parts(_StageSet(0, 0, _ALL, 0.0, 1.0, 1.0))
     if OPTIMIZERS[s.training.optimizer].by_matrix:
         parts["optimizer"] = 0.0
-    needed: Array = sum_of(parts.values()) - spare
-    return needed
+    return sum_of(parts.values()) - spare
 
 
 def _slots(s: CostContext, g: KeyedPlans, all_stages: bool) -> Iterator[_Slot]:
@@ -175,41 +173,41 @@ def _slots(s: CostContext, g: KeyedPlans, all_stages: bool) -> Iterator[_Slot]:
     Later slots belong to fewer plans (those with more stages that differ), and plans are left out
     where that spares more than it costs.
     """
-    apart = OPTIMIZERS[s.training.optimizer].by_matrix
-    matrices = MatrixOptimizer(s, g) if apart else None
+    by_matrix = OPTIMIZERS[s.training.optimizer].by_matrix
+    matrices = MatrixOptimizer(s, g) if by_matrix else None
     counts = g.stages.spread(g.table.counts)
     rows: Rows = _ALL
-    own, amounts = g, _StepAmounts(s, g)
+    keyed, amounts = g, _StepAmounts(s, g)
     for slot in range(len(g.table.stage)):
         if not all_stages and np.ndim(counts):
             has = np.flatnonzero(counts > slot)
-            if len(has) < _WORTH_TAKING * len(own.plans):
-                rows, own = has, g.take(has)
-                amounts = _StepAmounts(s, own)
+            if len(has) < _WORTH_TAKING * len(keyed.plans):
+                rows, keyed = has, g.take(has)
+                amounts = _StepAmounts(s, keyed)
         states = 0.0 if matrices is None else rows_of(matrices.state_bytes(slot), rows)
-        yield _Slot(s, own, slot, rows, amounts, states)
+        yield _Slot(s, keyed, slot, rows, amounts, states)
 
 
-def _stages(g: KeyedPlans) -> Iterator[_Place]:
+def _stages(g: KeyedPlans) -> Iterator[_StageSet]:
     """Every stage, with the slot of its composition."""
     plans: Rows = _ALL
     inverse = np.zeros((), dtype=np.int64) if g.stages.inverse is None else g.stages.inverse
     layout = np.broadcast_to(inverse, (len(g.plans),))
     for stage, slots in enumerate(g.table.slot_of):
-        own = slots[layout] if isinstance(plans, slice) else slots[layout[plans]]
-        here = own >= 0
-        if not here.all():
-            plans = np.flatnonzero(here) if isinstance(plans, slice) else plans[here]
-            own = own[here]
-        for slot in range(own.min(), own.max() + 1):
-            alike = own == slot
-            if alike.all():
+        stage_slots = slots[layout] if isinstance(plans, slice) else slots[layout[plans]]
+        has_slot = stage_slots >= 0
+        if not has_slot.all():
+            plans = np.flatnonzero(has_slot) if isinstance(plans, slice) else plans[has_slot]
+            stage_slots = stage_slots[has_slot]
+        for slot in range(stage_slots.min(), stage_slots.max() + 1):
+            in_slot = stage_slots == slot
+            if in_slot.all():
                 rows = plans
-            elif alike.any():
-                rows = np.flatnonzero(alike) if isinstance(plans, slice) else plans[alike]
+            elif in_slot.any():
+                rows = np.flatnonzero(in_slot) if isinstance(plans, slice) else plans[in_slot]
             else:
                 continue
-            yield _Place.of(g, stage, slot, rows, float(stage))
+            yield _StageSet.of(g, stage, slot, rows, float(stage))
 
 
 class _StepAmounts:
@@ -226,7 +224,7 @@ class _StepAmounts:
         uniform = plans.recompute_method == code("recompute_method", "uniform")
         # Layers of one checkpoint: all of them exist again while it runs backward.
         span = np.where(full & uniform, np.maximum(plans.recompute_num_layers, 1), 1)
-        self.again = [saved * span for saved in self.saved]
+        self.recomputed = [saved * span for saved in self.saved]
         self.inside = [at_layer(layer.working + layer.dropped) for layer in g.bytes.layers]
         # The backward of a loss follows it at once, unless the schedule runs all forwards first.
         keeps_all = tuple(name for name, it in SCHEDULES.items() if it.keeps_all)
@@ -239,17 +237,17 @@ class _StepAmounts:
         # micro-batch of a step; some keep what they sent until its gradient comes back.
         message = np.where(plans.pp > 1, at_layer(g.bytes.message), 0.0)
         self.messages = 2.0 * message * (1.0 + r.buffers_every_message * (g.micro_batches - 1.0))
-        self.sent = message * r.keeps_sent_outputs if np.any(r.keeps_sent_outputs) else None
+        self.sent_bytes = message * r.keeps_sent_outputs if np.any(r.keeps_sent_outputs) else None
         # Those of replicas stay in buckets; sharded ones are reduced by layer, the head's first.
-        alone = (g.micro_batches == 1) & (plans.dp * plans.cp == 1) & (plans.pp == 1)
-        self.gradients_absent = r.frees_gradients * alone
+        unshared = (g.micro_batches == 1) & (plans.dp * plans.cp == 1) & (plans.pp == 1)
+        self.gradients_absent = r.frees_gradients * unshared
         self.driver = overheads.driver_bytes(plans)
         self.share = overheads.fragmentation_share(r.expandable_segments)
         self.few_gaps = r.gaps_of_logits
-        self.given = s.cluster.reserved_bytes_per_accelerator
+        self.reserved_given = s.cluster.reserved_bytes_per_accelerator
         # One byte less than there is: sums of parts round.
         self.room = s.nodes.accelerator.memory_bytes - self.driver - 1.0
-        self.apart = 1.0 - r.expandable_segments
+        self.unexpandable = 1.0 - r.expandable_segments
 
 
 class _Slot:
@@ -274,23 +272,23 @@ class _Slot:
         self._table = (self._first > 0) * step.table_gradient
         self._saved: Array = 0.0
         self._inside: Array = 0.0
-        kept: Array = 0.0
-        held: Array = 0.0
-        again: Array = 0.0
+        largest: Array = 0.0
+        layer_count: Array = 0.0
+        recomputed: Array = 0.0
         for k, each in enumerate(step.saved):
             layers = at_stage(table.layers[k][slot])
             redone = at_stage(table.recomputed[k][slot])
             inputs = at_stage(table.inputs[k][slot])
-            held, again = held + layers, again + redone
+            layer_count, recomputed = layer_count + layers, recomputed + redone
             self._saved = self._saved + (layers - redone) * each + inputs * step.layer_input
-            inside = np.where(redone > 0, step.again[k], 0.0) + step.inside[k]
+            inside = np.where(redone > 0, step.recomputed[k], 0.0) + step.inside[k]
             self._inside = np.maximum(self._inside, np.where(layers > 0, inside, 0.0))
-            kept = np.maximum(kept, np.where(layers > redone, each, step.layer_input))
-        self._recomputed = again / np.maximum(held, 1.0)
+            largest = np.maximum(largest, np.where(layers > redone, each, step.layer_input))
+        self._recomputed = recomputed / np.maximum(layer_count, 1.0)
         self._offloaded: Array | None = None
         if np.any(step.offloads):
             self._offloaded = g.offloaded_share(slot)
-            self._most_resident = OFFLOAD_RESIDENT_LAYERS * kept
+            self._most_resident = OFFLOAD_RESIDENT_LAYERS * largest
 
     def leave_out_kinds(self) -> None:
         """Leave out what depends on which kinds of layers there are, and not on how many."""
@@ -298,60 +296,60 @@ class _Slot:
         self._gradients = self._gradients - placeholder_bytes(self._g, self._slot)
         self._step = 0.0
 
-    def place(self) -> _Place:
+    def first_stages(self) -> _StageSet:
         """The first stage of each plan that is composed so."""
         stage = self._g.stages.spread(self._g.table.stage[self._slot])
-        place = _Place.of(self._g, self._slot, self._slot, _ALL, stage)
-        return replace(place, plans=self._rows)
+        stages = _StageSet.of(self._g, self._slot, self._slot, _ALL, stage)
+        return replace(stages, plans=self._rows)
 
-    def parts(self, place: _Place) -> tuple[dict[str, Array], Array]:
+    def parts(self, stages: _StageSet) -> tuple[dict[str, Array], Array]:
         """MEMORY_PARTS of some plans' stages, and what of them is returned where room is short."""
-        of, in_flight = self._of, place.in_flight
-        some = _ALL if place.plans is self._rows else place.plans
+        of, in_flight = self._of, stages.in_flight
+        rows = _ALL if stages.plans is self._rows else stages.plans
 
         def at(value: Array) -> Array:
-            return rows_of(value, some)
+            return rows_of(value, rows)
 
         states = {
-            "weights": at(self._weights) * place.weight_copies,
+            "weights": at(self._weights) * stages.weight_copies,
             "gradients": at(self._gradients),
             "optimizer": at(self._optimizer),
         }
-        resident = self._resident(place, some)
+        resident = self._resident(stages, rows)
         widest = at(self._inside)
         table: Array = 0.0
         if self._is_first:
             table = at(self._table)
             # Of its layers nothing is left when the gradient of the word table appears.
             widest = np.maximum(widest, table - np.minimum(at(self._saved), resident))
-        logits, working = self._at_loss(place, some, widest)
+        logits, working = self._at_loss(stages, rows, widest)
         working = working + at(of.workspace)
         communication = at(self._communication)
-        if of.sent is not None:
-            communication = communication + in_flight * at(of.sent)
+        if of.sent_bytes is not None:
+            communication = communication + in_flight * at(of.sent_bytes)
         buckets = at(self._buckets)
         if np.any(self._forward_casts):
             # They are gone before what a backward pass works with is there.
             buckets = np.maximum(buckets, at(self._forward_casts) - working)
         step, absent = at(self._step), at(of.gradients_absent)
         if np.any(absent):
-            gradients, there = states["gradients"], 1.0 - absent
+            gradients, present = states["gradients"], 1.0 - absent
             coming = gradients + np.maximum(buckets, step)
             coming = coming - (resident + logits + working + communication)
-            states["gradients"] = gradients * there + absent * np.maximum(coming, 0.0)
-            buckets, step = buckets * there, step * there
+            states["gradients"] = gradients * present + absent * np.maximum(coming, 0.0)
+            buckets, step = buckets * present, step * present
         communication = communication + buckets
         transient = resident + logits + working + communication
         over = np.maximum(step - transient, 0.0) if np.any(step) else 0.0
         stuck: Array = 0.0
         spare: Array = 0.0
         driver: Array = at(of.driver)
-        if of.given is not None:
-            driver = of.given
+        if of.reserved_given is not None:
+            driver = of.reserved_given
         else:
             room = at(of.room) - (sum_of(states.values()) + transient + over)
             # Moments short of the fullest: what they need and cannot have where that was.
-            others = step - over + table * at(of.apart)
+            others = step - over + table * at(of.unexpandable)
             gaps = overheads.gap_bytes(transient, at(of.share), at(of.few_gaps), logits)
             stuck = overheads.stuck_bytes(gaps, transient, at(self._recomputed))
             spare = overheads.returnable_bytes(stuck, others + gaps - stuck, room)
@@ -365,36 +363,36 @@ class _Slot:
             "driver": driver,
         }, spare
 
-    def _resident(self, place: _Place, some: Rows) -> Array:
+    def _resident(self, stages: _StageSet, rows: Rows) -> Array:
         """Saved tensors on the device: what is in flight, less what is offloaded.
 
         Transformer Engine offloads the first layers, and reloads one where a layer after them is
         done: no more is there than what all other layers save (cpu_offload.py,
         DefaultOffloadSynchronizer).
         """
-        resident: Array = place.in_flight * rows_of(self._saved, some)
+        resident: Array = stages.in_flight * rows_of(self._saved, rows)
         if self._offloaded is None:
             return resident
-        others = resident * (1.0 - rows_of(self._offloaded, some))
-        return np.maximum(others, np.minimum(resident, rows_of(self._most_resident, some)))
+        others = resident * (1.0 - rows_of(self._offloaded, rows))
+        return np.maximum(others, np.minimum(resident, rows_of(self._most_resident, rows)))
 
-    def _at_loss(self, place: _Place, some: Rows, widest: Array) -> tuple[Array, Array]:
+    def _at_loss(self, stages: _StageSet, rows: Rows, widest: Array) -> tuple[Array, Array]:
         """Logits and working memory at the fuller moment: the loss, or a layer's backward.
 
         widest: the working memory of layers.
         """
-        of, in_flight = self._of, place.in_flight
+        of, in_flight = self._of, stages.in_flight
         logits: Array = 0.0
         if self._is_first:
-            logits = in_flight * rows_of(self._first * of.embedding, some)
+            logits = in_flight * rows_of(self._first * of.embedding, rows)
         if not self._is_last:
             return logits, widest
         # All losses but the one whose backward has begun wait for theirs.
         last, losses, head = (
-            rows_of(value, some) for value in (self._last, of.losses, of.head_saved)
+            rows_of(value, rows) for value in (self._last, of.losses, of.head_saved)
         )
         waiting = logits + (losses - 1.0) * last * head
-        head_working = np.where(last > 0, rows_of(of.head_working, some), 0.0)
+        head_working = np.where(last > 0, rows_of(of.head_working, rows), 0.0)
         all_losses = logits + losses * last * head
         at_loss = all_losses + head_working > waiting + widest
         return np.where(at_loss, all_losses, waiting), np.where(at_loss, head_working, widest)

@@ -26,8 +26,8 @@ def stage_states(
         s, g, g.trained_stage_parameters[slot], g.frozen_stage_bytes[slot]
     )
     if np.ndim(matrix_states) or matrix_states:
-        kept = 1.0 - g.plans.offload_optimizer
-        optimizer = optimizer + matrix_states * copies_of(g) * kept
+        resident = 1.0 - g.plans.offload_optimizer
+        optimizer = optimizer + matrix_states * copies_of(g) * resident
     optimizer = optimizer + _wide_table_states(s, g, slot)
     gradients = gradients + placeholder_bytes(g, slot) + _flat_frozen_bytes(s, g, slot)
     stored_bytes = state_memory.element_bytes(s.training, g.runtime).gradients
@@ -75,16 +75,16 @@ def state_parts(
     stored = element.weights - (zero == 3) * state_memory.transposed_bytes(training, g.runtime)
     shards = (g.state.spread(g.held.shards), g.state.spread(g.held.expert_shards))
     # The head's gradient is the first, and where it is the word table's too, the last to go.
-    most = np.maximum(g.state.spread(g.trained.widest), g.state.spread(g.trained.word_table))
-    for held, kept, ranks in zip(trained, frozen, shards, strict=True):
-        weights = weights + state_memory.weight_bytes(held, stored, zero, ranks)
+    largest = np.maximum(g.state.spread(g.trained.widest), g.state.spread(g.trained.word_table))
+    for count, frozen_bytes, ranks in zip(trained, frozen, shards, strict=True):
+        weights = weights + state_memory.weight_bytes(count, stored, zero, ranks)
         if g.frozen is not None:
-            weights = weights + state_memory.weight_bytes(kept, 1.0, zero, ranks)
-        waiting = np.minimum(held, most) if in_backward else held
+            weights = weights + state_memory.weight_bytes(frozen_bytes, 1.0, zero, ranks)
+        waiting = np.minimum(count, largest) if in_backward else count
         gradients = gradients + state_memory.gradient_bytes(
             waiting, element.gradients, gradient_zero, ranks
         )
-        optimizer = optimizer + state_memory.optimizer_bytes(held, element.optimizer, zero, ranks)
+        optimizer = optimizer + state_memory.optimizer_bytes(count, element.optimizer, zero, ranks)
     gradients = gradients * copies
     if np.any(shards_on_host := offloaded_shards(g)):
         weights = weights * (1.0 - shards_on_host)
@@ -111,14 +111,14 @@ def _flat_frozen_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
     every = zip(layers, g.layer_parameters, g.trained_layer_parameters, strict=True)
     frozen = sum_of(count * (sum(held) - sum(trained)) for count, held, trained in every)
     shards = np.where(_whole_gradients(g) > 0, 1.0, g.state.spread(g.held.shards))
-    own: Array = flat * frozen * s.training.weight_bytes / shards
-    return own
+    flat_bytes: Array = flat * frozen * s.training.weight_bytes / shards
+    return flat_bytes
 
 
 def offloaded_shards(g: KeyedPlans) -> Array:
     """1 where the shards of weights and gradients are in host memory."""
-    there: Array = g.runtime.offloads_shards * g.plans.offload_optimizer * (g.plans.zero_stage == 3)
-    return there
+    share: Array = g.runtime.offloads_shards * g.plans.offload_optimizer * (g.plans.zero_stage == 3)
+    return share
 
 
 def paged_bytes(s: CostContext, g: KeyedPlans) -> Array:
@@ -126,14 +126,13 @@ def paged_bytes(s: CostContext, g: KeyedPlans) -> Array:
     training, zero = s.training, g.plans.zero_stage
     each = training.optimizer_bytes_per_parameter - training.resident_optimizer_bytes
     shards = (g.state.spread(g.held.shards), g.state.spread(g.held.expert_shards))
-    most: Array = max_of(
+    return max_of(
         sum_of(
-            state_memory.optimizer_bytes(held, each, zero, ranks)
-            for held, ranks in zip(slot, shards, strict=True)
+            state_memory.optimizer_bytes(parameters, each, zero, ranks)
+            for parameters, ranks in zip(slot, shards, strict=True)
         )
         for slot in g.trained_stage_parameters
     )
-    return most
 
 
 def flat_step_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
@@ -144,14 +143,14 @@ def flat_step_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
     half = flat * (DTYPE_BYTES[s.training.gradient_dtype] < 4)
     shards = (g.state.spread(g.held.shards), g.state.spread(g.held.expert_shards))
     step = sum_of(
-        state_memory.step_bytes(held, half, g.plans.zero_stage, ranks)
-        for held, ranks in zip(g.trained_stage_parameters[slot], shards, strict=True)
+        state_memory.step_bytes(parameters, half, g.plans.zero_stage, ranks)
+        for parameters, ranks in zip(g.trained_stage_parameters[slot], shards, strict=True)
     )
     ends = (g.stages.spread(row[slot]) > 0 for row in (g.table.first, g.table.last))
     table = np.maximum(*ends) * g.state.spread(g.trained.word_table)
-    whole: Array = sum_of(g.trained_stage_parameters[slot])
+    owned: Array = sum_of(g.trained_stage_parameters[slot])
     buckets = overheads.deepspeed_bucket_bytes(
-        whole, table, DTYPE_BYTES[s.training.gradient_reduce_dtype], s.training.weight_bytes, half
+        owned, table, DTYPE_BYTES[s.training.gradient_reduce_dtype], s.training.weight_bytes, half
     )
     return step + flat * (g.plans.dp * g.plans.cp > 1) * buckets
 
@@ -166,11 +165,10 @@ def list_step_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
         return 0.0
     shards = (g.state.spread(g.held.shards), g.state.spread(g.held.expert_shards))
     stepped = sum_of(
-        held / np.where(g.plans.zero_stage > 0, ranks, 1.0)
-        for held, ranks in zip(g.trained_stage_parameters[slot], shards, strict=True)
+        parameters / np.where(g.plans.zero_stage > 0, ranks, 1.0)
+        for parameters, ranks in zip(g.trained_stage_parameters[slot], shards, strict=True)
     )
-    own: Array = 4.0 * stepped * g.runtime.steps_by_list
-    return own
+    return 4.0 * stepped * g.runtime.steps_by_list
 
 
 def placeholder_bytes(g: KeyedPlans, slot: int) -> Array:
@@ -183,10 +181,10 @@ def placeholder_bytes(g: KeyedPlans, slot: int) -> Array:
     if not np.any(placeholders):
         return 0.0
     at_stage, at_state = g.stages.spread, g.state.spread
-    there = [at_stage(layers[slot]) for layers in g.table.layers]
+    counts = [at_stage(layers[slot]) for layers in g.table.layers]
     total: Array = (at_stage(g.table.last[slot]) > 0) * at_state(g.trained.word_table)
     for kinds, parameters in g.trained.placeholders.items():
-        total = total + (sum_of(there[k] for k in kinds) > 0) * at_state(parameters)
+        total = total + (sum_of(counts[k] for k in kinds) > 0) * at_state(parameters)
     return total * overheads.WEIGHT_BYTES * placeholders
 
 
@@ -212,19 +210,19 @@ def gathered_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
     first = g.stages.spread(g.table.first[slot]) > 0
     last = g.stages.spread(g.table.last[slot]) > 0
     layer = _gathered_layer(g, g.held, g.layer_parameters)
-    one = _at_once(g, layer)
+    layer_bytes = _gathered_at_once(g, layer)
     ahead = np.minimum(layer, runtime.most_live_parameters)
-    ahead = np.where(np.asarray(runtime.gathers_next_matrix) > 0, one, ahead)
+    ahead = np.where(np.asarray(runtime.gathers_next_matrix) > 0, layer_bytes, ahead)
     ends = first * g.state.spread(g.held.embedding) + last * g.state.spread(g.held.head)
     root = runtime.gathers_root_weights * ends
     # Of what is stored in fp8 the layer in use is there transposed too.
     spared = state_memory.transposed_bytes(s.training, runtime)
-    whole = np.where(
+    flat_bytes = np.where(
         plans.reshard_after_forward > 0,
-        (one + root) * half + ahead * (half - spared),
+        (layer_bytes + root) * half + ahead * (half - spared),
         stage * half,
     )
-    return copied + np.where(plans.zero_stage == 3, whole, 0.0)
+    return copied + np.where(plans.zero_stage == 3, flat_bytes, 0.0)
 
 
 def _cast_by_autocast(s: CostContext, g: KeyedPlans, slot: int, masters: Array) -> Array:
@@ -237,8 +235,8 @@ def _cast_by_autocast(s: CostContext, g: KeyedPlans, slot: int, masters: Array) 
     full = g.plans.recompute == code("recompute", "full")
     layer = _gathered_layer(g, g.trained, g.trained_layer_parameters)
     last = g.stages.spread(g.table.last[slot]) > 0
-    again: Array = layer + last * g.state.spread(g.trained.word_table)
-    return np.where(full, np.minimum(again, masters), masters)
+    cast: Array = layer + last * g.state.spread(g.trained.word_table)
+    return np.where(full, np.minimum(cast, masters), masters)
 
 
 def forward_cast_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
@@ -250,8 +248,8 @@ def forward_cast_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
         return 0.0
     masters: Array = sum_of(g.trained_stage_parameters[slot])
     dropped = masters - _cast_by_autocast(s, g, slot, masters)
-    found: Array = dropped * s.training.weight_bytes * (g.plans.autocast > 0)
-    return found * (g.micro_batches > 1)
+    cast_bytes: Array = dropped * s.training.weight_bytes * (g.plans.autocast > 0)
+    return cast_bytes * (g.micro_batches > 1)
 
 
 def bucket_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
@@ -272,28 +270,26 @@ def bucket_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
     last = g.stages.spread(g.table.last[slot]) > 0
     head = last * g.state.spread(g.trained.word_table) * half * g.runtime.gathers_root_weights
     layer = _gathered_layer(g, g.trained, g.trained_layer_parameters)
-    buckets: Array = _at_once(g, layer) * (reduced + half) + head
+    buckets: Array = _gathered_at_once(g, layer) * (reduced + half) + head
     return buckets
 
 
-def _gathered_layer(g: KeyedPlans, held: HeldParameters, layers: LayerParameters) -> Array:
+def _gathered_layer(g: KeyedPlans, parameters: HeldParameters, layers: LayerParameters) -> Array:
     """Parameters that are gathered together: of a layer, or of a word table that is larger."""
     layer = max_of(plain + expert for plain, expert in layers)
-    with_table = np.maximum(layer, g.state.spread(held.embedding))
-    apart = np.asarray(g.runtime.gathers_root_weights) > 0
-    together: Array = np.where(apart, layer, with_table)
-    return together
+    with_table = np.maximum(layer, g.state.spread(parameters.embedding))
+    gathers_root = np.asarray(g.runtime.gathers_root_weights) > 0
+    return np.where(gathers_root, layer, with_table)
 
 
-def _at_once(g: KeyedPlans, layer: Array) -> Array:
+def _gathered_at_once(g: KeyedPlans, layer: Array) -> Array:
     """Parameters in use of a gathered layer, or of its widest matrix."""
-    together = np.asarray(g.runtime.gathers_experts_together) > 0
+    experts_together = np.asarray(g.runtime.gathers_experts_together) > 0
     matrix = np.where(
-        together, g.state.spread(g.held.widest_together), g.state.spread(g.held.widest)
+        experts_together, g.state.spread(g.held.widest_together), g.state.spread(g.held.widest)
     )
     widest = np.minimum(layer, matrix)
-    used: Array = np.where(np.asarray(g.runtime.gathers_by_matrix) > 0, widest, layer)
-    return used
+    return np.where(np.asarray(g.runtime.gathers_by_matrix) > 0, widest, layer)
 
 
 def _whole_table_bytes(g: KeyedPlans, slot: int, stored_bytes: Array) -> Array:
@@ -307,5 +303,5 @@ def _whole_table_bytes(g: KeyedPlans, slot: int, stored_bytes: Array) -> Array:
     accumulates = (plans.pp > 1) | ((plans.zero_stage == 0) & (g.micro_batches > 1))
     first = g.stages.spread(g.table.first[slot]) > 0
     others = (plans.tp - 1.0) * g.state.spread(g.trained.word_table)
-    held: Array = g.runtime.whole_table_gradient * accumulates * first * others * stored_bytes
-    return held
+    table: Array = g.runtime.whole_table_gradient * accumulates * first * others * stored_bytes
+    return table

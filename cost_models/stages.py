@@ -90,33 +90,32 @@ def virtual_layers(
     copies = 2 if placement == "two-way" else 1
     starts = np.repeat(np.concatenate([[0], np.cumsum(sizes[::copies])[:-1]]), copies)
     is_kind = np.array(order) == np.arange(max((*order, *predicted)) + 1)[:, None]
-    before = np.pad(np.cumsum(is_kind, axis=1), ((0, 0), (1, 0))).astype(np.float64)
+    cumulative = np.pad(np.cumsum(is_kind, axis=1), ((0, 0), (1, 0))).astype(np.float64)
 
     def split(stops: NDArray[np.int64]) -> FloatArray:
-        counts: FloatArray = before[:, stops] - before[:, starts]
-        return counts
+        return cumulative[:, stops] - cumulative[:, starts]
 
-    held = split(starts + sizes)
+    layer_counts = split(starts + sizes)
     if recompute_num_layers == 0:
-        redone = np.zeros_like(held)
+        redone = np.zeros_like(layer_counts)
     elif uniform:
-        redone = held.copy()
+        redone = layer_counts.copy()
     else:
         redone = split(starts + np.minimum(sizes, recompute_layers or recompute_num_layers))
-    place = np.arange(len(sizes)) // copies
-    first, last = place == 0, place == place[-1]
+    positions = np.arange(len(sizes)) // copies
+    first, last = positions == 0, positions == positions[-1]
     for kind in predicted:
-        held[kind, last] += 1.0
+        layer_counts[kind, last] += 1.0
         redone[kind, last] += float(recompute_num_layers > 0)
-    return VirtualStages(sizes, owner, share, first, last, held, redone)
+    return VirtualStages(sizes, owner, share, first, last, layer_counts, redone)
 
 
 def plan_stages(model: ModelSpec, plan: ParallelPlan) -> VirtualStages:
     """The virtual stages of one plan."""
-    found = layers_of(model)
+    layers = layers_of(model)
     return virtual_layers(
-        found.order,
-        found.predicted,
+        layers.order,
+        layers.predicted,
         SCHEDULES[plan.schedule].placement if plan.pp > 1 else "loop",
         plan.pp,
         forward_layers(model.num_layers, plan),
@@ -155,7 +154,7 @@ def _rows(
         totals = np.bincount(v.owner, weights=counts * v.share, minlength=pp)
         return totals.astype(np.float64)
 
-    held = [per_rank(counts) for counts in v.layers]
+    layer_counts = [per_rank(counts) for counts in v.layers]
     redone = [per_rank(counts) for counts in v.recomputed]
     inputs = redone
     if uniform and recompute_num_layers > 1:
@@ -165,17 +164,17 @@ def _rows(
         inputs = [counts * portion for counts in redone]
     stage = np.arange(pp, dtype=np.float64)
     losses = per_rank(v.last) * (1.0 + len(predicted))
-    values = np.stack([stage, per_rank(v.first), losses, *held, *redone, *inputs])
+    values = np.stack([stage, per_rank(v.first), losses, *layer_counts, *redone, *inputs])
     earliest: dict[bytes, int] = {}
     latest: dict[bytes, int] = {}
     for r in range(1, pp - 1):
         earliest.setdefault(values[1:, r].tobytes(), r)
         if placement == "wave":
             latest[values[1:, r].tobytes()] = r
-    kept = sorted({0, pp - 1, *earliest.values(), *latest.values()})
-    own = [earliest.get(values[1:, r].tobytes(), r) if 0 < r < pp - 1 else r for r in range(pp)]
-    slot_of = np.array([kept.index(stage) for stage in own], dtype=np.int64)
-    return values[:, kept], values[3:].sum(axis=1), slot_of
+    distinct = sorted({0, pp - 1, *earliest.values(), *latest.values()})
+    same_as = [earliest.get(values[1:, r].tobytes(), r) if 0 < r < pp - 1 else r for r in range(pp)]
+    slot_of = np.array([distinct.index(stage) for stage in same_as], dtype=np.int64)
+    return values[:, distinct], values[3:].sum(axis=1), slot_of
 
 
 LAYOUT_KEY = Key(
@@ -196,22 +195,22 @@ def stage_table(model: ModelSpec, plans: Plans) -> tuple[Groups, StageTable]:
         keys.recompute_layers * full,
     )  # fmt: skip
     size = len(groups.first)
-    found = []
+    rows = []
     table = ((), *plans.stage_layers_table)
-    for pp, vpp, place, first, last, explicit, redone, uniform, each in zip(
+    for pp, vpp, placement, first, last, explicit, redone, uniform, each in zip(
         *(per_row(column, size).tolist() for column in columns), strict=True
     ):
-        found.append(
+        rows.append(
             _rows(
-                every.order, every.predicted, PLACEMENTS[place], pp, vpp, (first, last),
+                every.order, every.predicted, PLACEMENTS[placement], pp, vpp, (first, last),
                 table[explicit], redone, uniform, table[each],
             )
         )  # fmt: skip
-    values, sums, slots = zip(*found, strict=True)
+    values, sums, slots = zip(*rows, strict=True)
     stacked = _stacked(values)
     slot_of = np.full((max(map(len, slots)), len(slots)), -1, dtype=np.int64)
-    for i, own in enumerate(slots):
-        slot_of[: len(own), i] = own
+    for i, slot_row in enumerate(slots):
+        slot_of[: len(slot_row), i] = slot_row
     per_kind = stacked[3:].reshape(3, -1, *stacked.shape[1:])
     totals = np.stack(sums, axis=1).reshape(3, -1, len(sums))
     return groups, StageTable(
@@ -234,10 +233,10 @@ def mean_stages(model: ModelSpec, plans: Plans) -> tuple[Groups, StageTable]:
     uniform = keys.recompute_method == code("recompute_method", "uniform")
     inputs = redone / np.where(uniform, np.maximum(keys.recompute_num_layers, 1), 1)
     totals = np.broadcast_to(counts[:, 0], (len(counts), shape[1]))
-    none, one = np.zeros(shape), np.ones(shape[1], dtype=np.int64)
+    none, ones = np.zeros(shape), np.ones(shape[1], dtype=np.int64)
     return groups, StageTable(
         none, none, none, layers, redone, inputs, totals, (redone * keys.pp)[:, 0],
-        none.astype(np.int64), one,
+        none.astype(np.int64), ones,
     )  # fmt: skip
 
 

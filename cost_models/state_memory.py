@@ -43,14 +43,14 @@ def element_bytes(training: TrainingSpec, runtime: Traits) -> ElementBytes:
     half = float(training.weight_bytes)
     master = float(training.master_weight_bytes)
     stored = master or half
-    kept = half * (accumulated > half)
+    kept_half = half * (accumulated > half)
     cast = _CAST_WEIGHT_BYTES.get(training.precision, 0.0)
     if training.precision == "fp8" and training.fp8_param_gather:
         cast -= half
     masters = runtime.weights_are_masters
     return ElementBytes(
         half + masters * (stored - half) + cast * runtime.keeps_cast_weights,
-        accumulated + masters * (stored - accumulated) + runtime.keeps_half_gradients * kept,
+        accumulated + masters * (stored - accumulated) + runtime.keeps_half_gradients * kept_half,
         states - masters * master,
     )
 
@@ -62,8 +62,8 @@ def transposed_bytes(training: TrainingSpec, runtime: Traits) -> Array:
     (param_and_grad_buffer.py; keep_fp8_transpose_cache is off).  MXFP8 stores both directions.
     """
     stored = training.precision == "fp8" and training.fp8_param_gather
-    apart = stored and training.fp8_recipe != "mxfp8"
-    return float(apart) * runtime.keeps_cast_weights
+    transposes = stored and training.fp8_recipe != "mxfp8"
+    return float(transposes) * runtime.keeps_cast_weights
 
 
 @formula("byte", "deepspeed")

@@ -53,19 +53,19 @@ class BlockTimes:
             with_reference(columns(end, ends), reference) for end in (micro.embedding, micro.head)
         )
         sharded = Sharded(s, g, dp)
-        self.exposed_s = [sharded.layer_s(k, one, 0.0) for k, one in enumerate(self.layers)]
+        self.exposed_s = [sharded.layer_s(k, times, 0.0) for k, times in enumerate(self.layers)]
         self.exposed_ends_s = sharded.end_s(self.embedding), sharded.end_s(self.head)
         # A recomputed layer runs one more forward pass, which hides more communication.
-        again = [at_layer(layer.full_recompute_s) for layer in micro.layers]
+        recompute_s = [at_layer(layer.full_recompute_s) for layer in micro.layers]
         self.again_s = [
-            more + sharded.layer_s(k, one, more) - exposed
-            for k, (one, more, exposed) in enumerate(
-                zip(self.layers, again, self.exposed_s, strict=True)
+            more + sharded.layer_s(k, times, more) - exposed
+            for k, (times, more, exposed) in enumerate(
+                zip(self.layers, recompute_s, self.exposed_s, strict=True)
             )
         ]
         self.whole_s = [
-            sum_of(one[n] for n in self.NAMES) + exposed
-            for one, exposed in zip(self.layers, self.exposed_s, strict=True)
+            sum_of(times[n] for n in self.NAMES) + exposed
+            for times, exposed in zip(self.layers, self.exposed_s, strict=True)
         ]
         self.whole_ends_s = (
             sum_of(self.embedding[n] for n in self.NAMES[:5]) + self.exposed_ends_s[0],
@@ -74,8 +74,8 @@ class BlockTimes:
 
 
 def _by_key(s: CostContext, g: KeyedPlans) -> MicroBatchSeconds:
-    whole = micro_batch_seconds(s.model, s.machine, g.micro, g.layer_plans)
-    return by_sample(s, g.layer_plans, whole)
+    packed = micro_batch_seconds(s.model, s.machine, g.micro, g.layer_plans)
+    return by_sample(s, g.layer_plans, packed)
 
 
 def stage_s(s: CostContext, g: KeyedPlans, times: BlockTimes, slot: int) -> Array:
@@ -167,15 +167,15 @@ class _BusiestStage:
             slower = seconds > self.seconds
             self.seconds = np.where(slower, seconds, self.seconds)
             self._slot = np.where(slower, slot, self._slot)
-        self._first, self._last = self._here(g.table.first), self._here(g.table.last)
-        self._layers = [self._here(counts) for counts in g.table.layers]
+        self._first, self._last = (self._busiest(g.table.first), self._busiest(g.table.last))
+        self._layers = [self._busiest(counts) for counts in g.table.layers]
 
-    def _here(self, values: FloatArray) -> Array:
+    def _busiest(self, values: FloatArray) -> Array:
         """Per-layout (slots, layouts) values at each plan's busiest stage."""
         stages = self._g.stages
         if len(values) == 1:
-            alone: Array = stages.spread(values[0])
-            return alone
+            only: Array = stages.spread(values[0])
+            return only
         layout = np.zeros((), dtype=np.int64) if stages.inverse is None else stages.inverse
         return values[self._slot, layout]
 
@@ -191,7 +191,7 @@ class _BusiestStage:
 
     def recompute_s(self) -> Array:
         """Seconds of the work that selective and full recompute repeat."""
-        redone = [self._here(counts) for counts in self._g.table.recomputed]
+        redone = [self._busiest(counts) for counts in self._g.table.recomputed]
         return self.share("recompute_s") + sum_of(
             count * again_s for count, again_s in zip(redone, self._times.again_s, strict=True)
         )
@@ -226,8 +226,7 @@ def alone_micro_batches(plans: Plans, micro_batches: Array) -> Array:
     schedules.py); the mean over ranks, in micro-batches of v chunks.
     """
     passes = plans.pp - 1.0 + (plans.vpp - 1.0) * plans.pp + 1.0
-    alone: Array = np.minimum(passes / plans.vpp, micro_batches)
-    return alone
+    return np.minimum(passes / plans.vpp, micro_batches)
 
 
 @formula("s", "derived")
@@ -238,10 +237,10 @@ def straggler_s(s: CostContext, plans: Plans, parts: dict[str, FloatArray]) -> F
     data-parallel replicas do so once per step, when it has.  Nodes behind one switch count as one:
     from 32 to 64 expert-parallel ranks inside a rack cost nothing more (MLPerf v6.0, DeepSeek-V3).
     """
-    places = Placement(plans)
+    placement = Placement(plans)
     domain = max(s.nodes.accelerators_per_node, s.nodes.network[0].domain_accelerators or 1)
-    shards = np.where(plans.zero_stage == 3, places.shard.size * places.shard.stride, 1)
-    experts = np.where(plans.ep > 1, plans.ep * places.ep.stride, 1)
+    shards = np.where(plans.zero_stage == 3, placement.shard.size * placement.shard.stride, 1)
+    experts = np.where(plans.ep > 1, plans.ep * placement.ep.stride, 1)
     doublings = np.log2(np.maximum(np.maximum(shards, experts) / domain, 1.0))
     total: FloatArray = s.machine.fitted.straggler * doublings * sum_of(parts.values())
     return per_row(total, len(plans))
@@ -307,8 +306,7 @@ def messages(g: KeyedPlans) -> Array:
 
     The ends of the pipeline send fewer; the price is that of a stage between them.
     """
-    count: Array = 2.0 * g.micro_batches * g.plans.vpp
-    return count
+    return 2.0 * g.micro_batches * g.plans.vpp
 
 
 def _pipeline_s(

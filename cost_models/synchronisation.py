@@ -66,10 +66,10 @@ class Sharded:
         self.forwards = 1.0 + forward_share(s.model, s.training)
         self.hides_reduce = (plans.overlap_grad_reduce > 0).astype(np.float64)
         self.held, self.trained = g.layer_parameters, g.trained_layer_parameters
-        self.word_tables = [g.state.spread(held.embedding) for held in (g.held, g.trained)]
+        self.word_tables = [g.state.spread(p.embedding) for p in (g.held, g.trained)]
 
     def layer_s(self, kind: int, block: dict[str, Array], recomputed_s: Array) -> Array:
-        """Of one layer whose backward pass begins with recomputed_s of forward kernels."""
+        """Seconds of one layer whose backward pass begins with recomputed_s of forward kernels."""
         if not self.used:
             return 0.0
         return self._exposed_s(
@@ -81,7 +81,7 @@ class Sharded:
         )
 
     def end_s(self, block: dict[str, Array]) -> Array:
-        """Of the embedding or the head."""
+        """Seconds of the embedding or the head."""
         if not self.used:
             return 0.0
         return self._exposed_s(
@@ -107,11 +107,11 @@ class Sharded:
         hidden = gather_s * self.hides_gather + reduce_s * self.hides_reduce
         exposed = forward + shown + np.maximum(hidden - under, 0.0)
         total = first_s + gather_s + reduce_s
-        beside = np.maximum(1.0 - exposed / np.maximum(total, 1e-30), 0.0)
+        hidden_share = np.maximum(1.0 - exposed / np.maximum(total, 1e-30), 0.0)
         gathers = (1.0 + self.forwards) * self.gathers * gathered
         passing = gathers * self.weight_bytes
         passing = passing + self.reduce_bytes * self.reduces * reduced
-        lost = self.contention * passing * beside * (total > 0)
+        lost = self.contention * passing * hidden_share * (total > 0)
         if self.measured is not None and self.measured.contention is not None:
             lost = self.measured.contention * (total - exposed)
         # Out of the gathered buffer and into that of the reduction, which is fp32 (torch FSDP).
@@ -135,33 +135,32 @@ class _Wrapper:
         plans = g.plans
         self.lines, self.sharded = measured.wrapper, plans.zero_stage > 0
         self.slower = measured.slowdown("memory", neighbours)
-        self.own = np.asarray(g.runtime.measured_wrapper) * bool(measured.wrapper) > 0
+        self.uses_wrapper = np.asarray(g.runtime.measured_wrapper) * bool(measured.wrapper) > 0
         each = 1.0 / g.micro_batches
-        alone = plans.pp == 1
+        unpiped = plans.pp == 1
         self.often: dict[str, Array] = {
-            "forward": np.where(alone & (plans.reshard_after_forward > 0), 1.0, each),
+            "forward": np.where(unpiped & (plans.reshard_after_forward > 0), 1.0, each),
             "backward": 1.0,
-            "reduce": np.where(alone & self.sharded, 1.0, each),
+            "reduce": np.where(unpiped & self.sharded, 1.0, each),
         }
 
     def seconds(self, parameters: Array, otherwise: Array) -> Array:
-        """Of one block and micro-batch; otherwise: where nothing was measured."""
+        """Seconds of one block and micro-batch; otherwise: where nothing was measured."""
         total: Array = 0.0
         for part, often in self.often.items():
-            whole, shards = (
+            unsharded, shards = (
                 self.lines.get((wrapper, part), Linear(0.0, 0.0))
                 for wrapper in ("replicate", "fully_shard")
             )
-            fixed = np.where(self.sharded, shards.fixed_s, whole.fixed_s)
-            each = np.where(self.sharded, shards.per_unit_s, whole.per_unit_s)
+            fixed = np.where(self.sharded, shards.fixed_s, unsharded.fixed_s)
+            each = np.where(self.sharded, shards.per_unit_s, unsharded.per_unit_s)
             total = total + often * (fixed + each * parameters) * self.slower
-        chosen: Array = np.where(self.own, total, otherwise)
-        return chosen
+        return np.where(self.uses_wrapper, total, otherwise)
 
 
 @dataclass(frozen=True)
 class StepSeconds:
-    """Once per step: communication that shows, the optimizer's update, its offload."""
+    """What happens once per step: exposed communication, the optimizer's update, its offload."""
 
     data_parallel: Array
     tensor_parallel: Array
@@ -201,7 +200,7 @@ def step_seconds(
         shown = np.maximum(reduce_s - hidden, reduce_s * least)
         hidden = plans.overlap_param_gather * forward * (1.0 + stage / plans.vpp)
         shown = shown + np.maximum(gather_s - hidden, gather_s * least)
-        beside = 1.0 - shown / np.maximum(reduce_s + gather_s, 1e-30)
+        hidden_share = 1.0 - shown / np.maximum(reduce_s + gather_s, 1e-30)
         passing = (plain + expert) * (
             (reduce_s > 0) * float(DTYPE_BYTES[training.gradient_reduce_dtype])
             + (gather_s > 0) * training.gathered_weight_bytes
@@ -210,7 +209,7 @@ def step_seconds(
         lost = s.machine.fitted.contention * passing / link
         if measured is not None and measured.contention is not None:
             lost = measured.contention * (reduce_s + gather_s)
-        shown = shown + lost * np.maximum(beside, 0.0)
+        shown = shown + lost * np.maximum(hidden_share, 0.0)
         owned = plain / shards[0] + expert / shards[1]
         seconds = np.maximum(owned * step_bytes / bandwidth, owned * quantised_s)
         if measured is not None and measured.optimizer is not None:
@@ -224,9 +223,9 @@ def step_seconds(
         exposed = np.maximum(exposed, shown)
         optimizer = np.maximum(optimizer, seconds)
         if np.any(plans.offload_optimizer):
-            held = sum_of(w / n for w, n in zip(g.stage_parameters[slot], shards, strict=True))
+            stored = sum_of(w / n for w, n in zip(g.stage_parameters[slot], shards, strict=True))
             busy_s = g.micro_batches * (forward + backward)
-            offload = np.maximum(offload, _offload_s(s, g, owned, held, busy_s))
+            offload = np.maximum(offload, _offload_s(s, g, owned, stored, busy_s))
     optimizer = optimizer * (1.0 - plans.offload_optimizer)
     return StepSeconds(exposed + at_state(dp.tied_reduce_s), tensor, optimizer, offload)
 
@@ -264,8 +263,7 @@ def optimizer_step_bytes(training: TrainingSpec, runtime: Traits) -> Array:
     states = passes * training.optimizer_bytes_per_parameter
     copied = 0.0 if gradient == 4.0 else gradient + 4.0 + 8.0
     after = (4.0 + training.weight_bytes + gradient) * (1.0 - runtime.weights_are_masters)
-    moved: Array = states + 4.0 + 12.0 + copied + after
-    return moved
+    return states + 4.0 + 12.0 + copied + after
 
 
 @formula("s", "gpu-day")
@@ -284,8 +282,8 @@ class StepCollectives:
         reduce_bytes = float(DTYPE_BYTES[s.training.gradient_reduce_dtype])
         # DeepSpeed's bf16 optimizer reduces all gradients to all ranks, then steps its shard.
         bf16 = s.training.precision == "bf16"
-        whole = np.asarray(g.runtime.reduces_whole_bf16_gradients) * bf16 > 0
-        reduces = (zero == 0) | ((zero == 1) & whole)
+        reduces_whole = np.asarray(g.runtime.reduces_whole_bf16_gradients) * bf16 > 0
+        reduces = (zero == 0) | ((zero == 1) & reduces_whole)
         scatters = (zero == 1) | ((zero >= 2) & (plans.pp > 1))
         keeps = (zero == 3) & (plans.reshard_after_forward == 0)
         gathers = (zero == 1) | (zero == 2) | keeps
@@ -353,8 +351,8 @@ def activation_offload_s(s: CostContext, g: KeyedPlans, forward: Array, backward
     table = g.table
     inputs_only, one_input = g.runtime.offloads_layer_inputs, at_layer(g.bytes.layer_input)
     of_layer = [
-        at_layer(one.saved) * (1.0 - inputs_only) + one_input * inputs_only
-        for one in g.bytes.layers
+        at_layer(layer.saved) * (1.0 - inputs_only) + one_input * inputs_only
+        for layer in g.bytes.layers
     ]
     saved = max_of(
         sum_of(

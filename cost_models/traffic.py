@@ -69,7 +69,7 @@ def traffic(s: CostContext, plan: ParallelPlan) -> Iterator[GroupTraffic]:
     for name in NAMES:
 
         def per_stage(measure: Measure, name: str = name) -> FloatArray:
-            return _stages_s(_of_one_group(s, name, measure), gathered)
+            return _stages_s(_context_of_group(s, name, measure), gathered)
 
         seconds = per_stage(Fabric.transfer)
         if not seconds.any():
@@ -90,7 +90,7 @@ def _bytes(tier: int) -> Measure:
 
 
 def _mean_bytes(tier: int) -> Measure:
-    """In a chain, one member of each domain sends over its border, the others send inside."""
+    """Bytes per member of a chain: one of each domain sends over its border, the others inside."""
 
     def measure(fabric: Fabric, op: str, payload: Array, axis: Axis, _: float | None) -> Array:
         busiest = link_bytes(fabric, op, payload, axis)[tier]
@@ -111,7 +111,7 @@ def _line_s(tier: int) -> Measure:
     return measure
 
 
-def _of_one_group(s: CostContext, name: str, measure: Measure) -> CostContext:
+def _context_of_group(s: CostContext, name: str, measure: Measure) -> CostContext:
     """The context with the transfers of one kind of group only."""
     accelerator = s.nodes.accelerator.model_copy(update={"memory_bytes_per_s": math.inf})
     fabric = _Probe(s.fabric, name, measure)
@@ -135,8 +135,8 @@ def _stages_s(s: CostContext, g: KeyedPlans) -> FloatArray:
     slots = []
     for slot, trained in enumerate(g.trained_stage_parameters):
         end = np.maximum(g.table.first[slot], g.table.last[slot]) > 0
-        own = sum(step.of(trained, g.stage_parameters[slot]))
-        once = own + sum(matrices.gather_s(slot)) + tied * g.stages.spread(end)
+        collectives_s = sum(step.of(trained, g.stage_parameters[slot]))
+        once = collectives_s + sum(matrices.gather_s(slot)) + tied * g.stages.spread(end)
         total = g.micro_batches * stage_s(s, g, times, slot) + sent + once
         slots.append(float(np.max(total)))
     return np.array(slots)[g.table.slot_of[:, 0]]

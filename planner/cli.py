@@ -65,7 +65,7 @@ def _root(
     if context.invoked_subcommand is None and server is not None:
         raise typer.BadParameter("--server goes before a command")
     command = context.invoked_subcommand or ""
-    choose(server, command, there=command in _ANSWERED_THERE)
+    choose(server, command, remote=command in _ANSWERED_THERE)
     return FINE
 
 

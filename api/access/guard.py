@@ -23,7 +23,7 @@ _NEED_KEY = ("/v1/", "/plans/", "/metrics")
 _UNLIMITED = ("/healthz", "/readyz")
 _FOREIGN = ("cross-site", "same-site")  # values of Sec-Fetch-Site
 Elsewhere = dict[tuple[str, str], int]  # calls by caller and server
-_MOST_CALLERS = 10_000  # that are remembered; the longest silent one is forgotten first
+_MAX_CALLERS = 10_000  # callers remembered; the longest silent one is forgotten first
 
 
 class Guard:
@@ -51,7 +51,7 @@ class Guard:
         address = request.client.host if request.client else ""
         caller = key.sha256 if key else hashlib.sha256(address.encode()).hexdigest()
         request.state.caller, request.state.key = caller, key or ANYONE
-        left: dict[str, str] = {}
+        rate_headers: dict[str, str] = {}
         try:
             self._check_host(request)
             _check_site(request, self.settings.allowed_hosts)
@@ -60,33 +60,33 @@ class Guard:
                 request.state.caller, request.state.key = caller, key
             request.state.asker = self._asker(request.state.key)
             if self.rates is not None and scope["path"] not in _UNLIMITED:
-                left = self.rates.take(caller)
+                rate_headers = self.rates.take(caller)
             if self.settings.tells_apart and _needs_key(scope["path"]):
-                self._check_key(request, key, left)
+                self._check_key(request, key, rate_headers)
         except Refused as error:
             await refuse(request, error)(scope, receive, send)
             return
 
         async def send_with_rate(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(left)
+                MutableHeaders(scope=message).update(rate_headers)
             await send(message)
 
-        await self.app(scope, receive, send_with_rate if left else send)
+        await self.app(scope, receive, send_with_rate if rate_headers else send)
 
     def _asker(self, key: Key) -> Asker:
         """Who asks, before anything is known of sites: then callers with names see none."""
         return Asker(key.name, None) if self.settings.tells_apart else HERE
 
-    def _check_key(self, request: Request, key: Key | None, left: dict[str, str]) -> None:
+    def _check_key(self, request: Request, key: Key | None, rate_headers: dict[str, str]) -> None:
         if key is None:
-            headers = {"WWW-Authenticate": "Bearer", **left}
+            headers = {"WWW-Authenticate": "Bearer", **rate_headers}
             signed_in = ", or to be signed in at the proxy" if self.settings.group_roles else ""
             raise Refused("unauthorized", f"a known API key is needed{signed_in}", headers)
         role = required_role(request.method, request.url.path)
         if not key.may(role):
             detail = f"{key.name} has the role {key.role!r}; this needs {role!r}"
-            raise Refused("forbidden", detail, left)
+            raise Refused("forbidden", detail, rate_headers)
 
     def _check_host(self, request: Request) -> None:
         allowed = self.settings.hosts
@@ -118,8 +118,8 @@ def _check_site(request: Request, hosts: frozenset[str]) -> None:
     foreign = site in _FOREIGN
     if site is None and origin is not None:
         address = origin.partition("://")[2].lower()
-        own = address == request.headers.get("host", "").lower()
-        foreign = not own and _name(address) not in hosts
+        same_origin = address == request.headers.get("host", "").lower()
+        foreign = not same_origin and _name(address) not in hosts
     if foreign:
         raise Refused("forbidden", "a request from a page of another site is refused")
 
@@ -128,16 +128,16 @@ def _key(headers: Headers, keys: tuple[Key, ...]) -> Key | None:
     """The key that a call has, where it is a known one."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     key = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-    given = hashlib.sha256(key.encode()).hexdigest()
+    digest = hashlib.sha256(key.encode()).hexdigest()
     # All are compared, each in constant time, so that timing says nothing of the keys.
-    matches = [key for key in keys if hmac.compare_digest(given, key.sha256)]
+    matches = [key for key in keys if hmac.compare_digest(digest, key.sha256)]
     return matches[0] if matches else None
 
 
 class Rates:
     """A bucket of calls per caller: `per_minute` at once, and as many again in each minute.
 
-    shared: callers whose calls count at all servers together: see `meet`.
+    shared: callers whose calls count at all servers together: see `exchange`.
     """
 
     def __init__(self, per_minute: int, shared: Iterable[str] = ()) -> None:
@@ -156,7 +156,7 @@ class Rates:
         if fine and caller in self._totals:
             self._totals[caller] += 1
         self._buckets[caller] = (calls - fine, now)
-        if len(self._buckets) > _MOST_CALLERS:
+        if len(self._buckets) > _MAX_CALLERS:
             self._buckets.popitem(last=False)
         headers = {
             "RateLimit-Limit": str(self.per_minute),
@@ -168,21 +168,21 @@ class Rates:
             raise Refused("rate-limited", f"more than {self.per_minute} calls a minute", headers)
         return headers
 
-    async def meet(self, share: Callable[..., Awaitable[Elsewhere]]) -> None:
+    async def exchange(self, share: Callable[..., Awaitable[Elsewhere]]) -> None:
         """Tell other servers how many calls there were here, and count theirs."""
         totals = {
             caller: total
             for caller, total in self._totals.items()
             if total != self._known.get(caller, 0)
         }
-        found = await share(totals)
+        elsewhere = await share(totals)
         self._known |= totals
         # What there was before this server started is no call of now.
-        before = found if self._elsewhere is None else self._elsewhere
-        for (caller, server), total in found.items():
-            if (more := total - before.get((caller, server), 0)) and caller in self._totals:
+        known = elsewhere if self._elsewhere is None else self._elsewhere
+        for (caller, server), total in elsewhere.items():
+            if (more := total - known.get((caller, server), 0)) and caller in self._totals:
                 self._spend(caller, more)
-        self._elsewhere = before | found
+        self._elsewhere = known | elsewhere
 
     def _spend(self, caller: str, more: int) -> None:
         calls, since = self._buckets.get(caller, (float(self.per_minute), time.monotonic()))

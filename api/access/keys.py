@@ -25,14 +25,14 @@ class Key:
     sha256: str
 
     @classmethod
-    def parse(cls, word: str) -> Self:
+    def parse(cls, text: str) -> Self:
         """`SHA256`, or `NAME:ROLE:SHA256`.  Raises ValueError."""
-        found = _WORD.match(word)
-        if found is None:
-            raise ValueError(word)
-        sha256 = found["sha256"]
-        role = cast(Role, found["role"] or "jobs")
-        return cls(found["name"] or f"key-{sha256[:8]}", role, sha256)
+        match = _WORD.match(text)
+        if match is None:
+            raise ValueError(text)
+        sha256 = match["sha256"]
+        role = cast(Role, match["role"] or "jobs")
+        return cls(match["name"] or f"key-{sha256[:8]}", role, sha256)
 
     def may(self, role: Role) -> bool:
         """Whether it has this role, or one that includes it."""

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
-EVERYONE = "*"  # in place of a group: whoever is signed in
-_NAMES = ("x-forwarded-email", "x-forwarded-user")  # the first one that is sent
+EVERYONE = "*"  # stands for a group of all who are signed in
+_NAME_HEADERS = ("x-forwarded-email", "x-forwarded-user")  # the first that is sent counts
 _GROUPS = "x-forwarded-groups"
-_PERSON = "user:"  # before the name of a person: no key's name has a colon
-_LONGEST = 64  # characters of an owner's name in the store
+_PERSON_PREFIX = "user:"  # precedes the name of a person: no key's name has a colon
+_MAX_NAME_LENGTH = 64  # limit on an owner's name in the store
 
 
 class Proxies(ProxyHeadersMiddleware):
@@ -40,13 +40,13 @@ class Proxies(ProxyHeadersMiddleware):
         await super().__call__(scope, receive, send)  # type: ignore[arg-type]
 
 
-def parse_roles(words: str) -> dict[str, Role]:
+def parse_roles(text: str) -> dict[str, Role]:
     """The roles of groups, of words GROUP=ROLE between commas or spaces.  Raises ValueError."""
     roles: dict[str, Role] = {}
-    for word in words.replace(",", " ").split():
-        group, _, role = word.rpartition("=")
+    for pair in text.replace(",", " ").split():
+        group, _, role = pair.rpartition("=")
         if not group or role not in ROLES:
-            raise ValueError(word)
+            raise ValueError(pair)
         roles[group] = role
     return roles
 
@@ -61,19 +61,19 @@ def person(request: Request, roles: Mapping[str, Role]) -> Key | None:
         return None
     headers = request.headers
     # A header that is sent and no good names nobody: the next one may say another name.
-    sent = next((one for one in _NAMES if headers.getlist(one)), "")
+    sent = next((header for header in _NAME_HEADERS if headers.getlist(header)), "")
     name = _single_header(headers, sent)
     if not name:
         return None
     groups = {group.strip() for group in _single_header(headers, _GROUPS).split(",")}
-    own = [role for group, role in roles.items() if group == EVERYONE or group in groups]
-    if not own:
+    granted = [role for group, role in roles.items() if group == EVERYONE or group in groups]
+    if not granted:
         raise Refused("forbidden", "none of your groups has a role in PLANNER_GROUP_ROLES")
     digest = hashlib.sha256(f"person {name}".encode()).hexdigest()
-    name = f"{_PERSON}{name}"
-    if len(name) > _LONGEST:
-        name = f"{name[: _LONGEST - 17]}-{digest[:16]}"
-    return Key(name, max(own, key=ROLES.index), digest)
+    name = f"{_PERSON_PREFIX}{name}"
+    if len(name) > _MAX_NAME_LENGTH:
+        name = f"{name[: _MAX_NAME_LENGTH - 17]}-{digest[:16]}"
+    return Key(name, max(granted, key=ROLES.index), digest)
 
 
 def _single_header(headers: Headers, name: str) -> str:

@@ -32,7 +32,7 @@ async def check_right(request: Request, name: str, right: Right) -> None:
 
 
 @asynccontextmanager
-async def taught(request: Request, name: str) -> AsyncIterator[None]:
+async def site_to_teach(request: Request, name: str) -> AsyncIterator[None]:
     """What runs inside may teach a site; one that it makes is the caller's.  Raises Refused."""
     new = await claim_or_check(request, name)
     try:

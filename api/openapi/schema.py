@@ -55,9 +55,9 @@ def request_body(examples: dict[str, Any], schema: str = "Request") -> dict[str,
 
 def _node_results() -> dict[str, Any]:
     """What POST /v1/one-node/results takes."""
-    left = {"type": "array", "items": {"type": "object"}, "maxItems": 64}
-    left["description"] = "the rank-N.json of every rank, as the script left them"
-    return closed({"request": ref("Request"), "ranks": left}, ["request", "ranks"])
+    ranks = {"type": "array", "items": {"type": "object"}, "maxItems": 64}
+    ranks["description"] = "the rank-N.json of every rank, as the script left them"
+    return closed({"request": ref("Request"), "ranks": ranks}, ["request", "ranks"])
 
 
 def describe(app: FastAPI) -> None:
@@ -71,7 +71,7 @@ def describe(app: FastAPI) -> None:
             for name, schema in _definitions().items():
                 schemas.setdefault(name, schema)
             schemas["Request"] = _request()
-            schemas |= _of_questions(schemas["Request"])
+            schemas |= _question_schemas(schemas["Request"])
             document["components"]["securitySchemes"] = _KEYS
             document["security"] = [{}, *({name: []} for name in _KEYS)]
             for operations in document["paths"].values():
@@ -84,7 +84,7 @@ def describe(app: FastAPI) -> None:
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def _of_questions(request: dict[str, Any]) -> dict[str, Any]:
+def _question_schemas(request: dict[str, Any]) -> dict[str, Any]:
     """The schemas of what questions take besides a request, given that of a request."""
     sensitivity = request["properties"] | {"sensitivity": ref("SensitivitySpec")}
     return {
@@ -136,8 +136,8 @@ def _request() -> dict[str, Any]:
     definitions = _definitions()
     group, cluster = definitions["NodeGroup"], definitions["ClusterSpec"]
     named = {"accelerator": {"anyOf": [{"type": "string"}, ref("AcceleratorSpec")]}}
-    own = {name: s for name, s in cluster["properties"].items() if name != "groups"}
-    flat = group["properties"] | named | own | {"preset": {"type": "string"}}
+    properties = {name: s for name, s in cluster["properties"].items() if name != "groups"}
+    flat = group["properties"] | named | properties | {"preset": {"type": "string"}}
     mixed = group | {
         "properties": group["properties"] | named,
         "required": ["accelerator", "nodes"],
@@ -157,7 +157,7 @@ def _request() -> dict[str, Any]:
             "anyOf": [
                 {"type": "string"},
                 closed(flat),
-                closed(own | {"groups": {"type": "array", "items": mixed}}, ["groups"]),
+                closed(properties | {"groups": {"type": "array", "items": mixed}}, ["groups"]),
             ],
         },
         "training": ref("TrainingSpec"),
@@ -174,9 +174,9 @@ def _request() -> dict[str, Any]:
 def _step_request(request: dict[str, Any]) -> dict[str, Any]:
     """The training may leave out what follows from a step."""
     training = _definitions()["TrainingSpec"]
-    own = {STEP: ref("ReinforcementSpec"), "training": closed(training["properties"])}
-    asked = {"required": ["model", "cluster", STEP]}
-    return request | asked | {"properties": request["properties"] | own}
+    properties = {STEP: ref("ReinforcementSpec"), "training": closed(training["properties"])}
+    required = {"required": ["model", "cluster", STEP]}
+    return request | required | {"properties": request["properties"] | properties}
 
 
 def _texts(description: str) -> dict[str, Any]:
@@ -215,9 +215,9 @@ def _summarise(operation: dict[str, Any]) -> None:
 
 
 def _sizing_request(request: dict[str, Any]) -> dict[str, Any]:
-    asked = {name: request["properties"][name] for name in PARTS if name != "sizing"}
+    properties = {name: request["properties"][name] for name in PARTS if name != "sizing"}
     sizing = {"sizing": ref("SizingSpec")}
-    return closed(asked | sizing, ["model", "training"])
+    return closed(properties | sizing, ["model", "training"])
 
 
 def _fit_request(request: dict[str, Any]) -> dict[str, Any]:
@@ -230,8 +230,8 @@ def _fit_request(request: dict[str, Any]) -> dict[str, Any]:
 def _cards_request(request: dict[str, Any]) -> dict[str, Any]:
     """What fits on one of each card: a fit without a cluster, at one length."""
     parts = _fit_request(request)["properties"]
-    kept = {name: parts[name] for name in ("model", "training")}
-    return closed(kept | {"cards": ref("CardsSpec")}, ["model"])
+    properties = {name: parts[name] for name in ("model", "training")}
+    return closed(properties | {"cards": ref("CardsSpec")}, ["model"])
 
 
 def _limit(name: str, field: dict[str, Any]) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from typing import Any
 from api.openapi.parts import closed, text
 
 
-def request(asked: dict[str, Any]) -> dict[str, Any]:
+def request(posted: dict[str, Any]) -> dict[str, Any]:
     """What POST /v1/sites/{name}/runs takes, given the schema of a request."""
-    own = {name: asked["properties"][name] for name in ("model", "cluster")}
+    properties = {name: posted["properties"][name] for name in ("model", "cluster")}
     texts = {
         "log": "the text of a training log, or a CSV with the columns of the accuracy table",
         "name": "name of the log; default: log",
@@ -18,7 +18,7 @@ def request(asked: dict[str, Any]) -> dict[str, Any]:
     settings = "values that log and script leave open, by path, such as plan.recompute"
     fields = {
         **{name: text(description) for name, description in texts.items()},
-        **own,
+        **properties,
         "settings": {"type": "object", "description": settings},
         "keep": {"type": "boolean", "default": False},
     }

@@ -37,8 +37,8 @@ def readyz(request: Request) -> Readiness:
     """
     store: Store = request.app.state.store
     try:
-        store.servers.prove()
-        left = store.jobs_without_server()
+        store.servers.check_writable()
+        orphans = store.jobs_without_server()
     except (
         Unavailable
     ) as error:  # why is for the log of whoever runs it, and no stranger's business
@@ -47,7 +47,7 @@ def readyz(request: Request) -> Readiness:
     engine: Engine | None = request.app.state.engine
     if engine is not None and not engine.is_ready:
         raise Refused("unavailable", "the job engine is not running")
-    return Readiness(version=__version__, jobs_without_server=left)
+    return Readiness(version=__version__, jobs_without_server=orphans)
 
 
 @router.get(

@@ -54,32 +54,32 @@ def jobs(
 
 def _routes(kind: Kind) -> APIRouter:
     """The routes of one kind."""
-    one = APIRouter(prefix=f"/{kind}", tags=["jobs", kind])
+    api = APIRouter(prefix=f"/{kind}", tags=["jobs", kind])
 
     @storing
-    def found(id: str, store: Kept) -> Job:
+    def find_job(id: str, store: Kept) -> Job:
         job = store.jobs.get(id[:64])
         if job is None or job.kind != kind:
             raise Refused("not-found", f"no such job among {kind}")
         return job
 
-    FoundJob = Annotated[Job, Depends(found)]
+    FoundJob = Annotated[Job, Depends(find_job)]
 
     def owned(request: Request, job: FoundJob) -> Job:
         check_owner(request, job.owner)
         return job
 
-    _add_start(one, kind)
-    _add_reads(one, kind, found)
-    _add_follow(one, kind, found)
-    _add_changes(one, kind, owned)
-    return one
+    _add_start(api, kind)
+    _add_reads(api, kind, find_job)
+    _add_follow(api, kind, find_job)
+    _add_changes(api, kind, owned)
+    return api
 
 
-def _add_start(one: APIRouter, kind: Kind) -> None:
+def _add_start(api: APIRouter, kind: Kind) -> None:
     """Add the route that queues a job."""
 
-    @one.post(
+    @api.post(
         "",
         status_code=202,
         response_model=JobAnswer,
@@ -92,11 +92,11 @@ def _add_start(one: APIRouter, kind: Kind) -> None:
         idempotency_key: Key = None,
     ) -> JobAnswer:  # fmt: skip
         settings: Settings = request.app.state.settings
-        asked = await brief.run(work.checked_job, kind, document, settings.jobs)
-        if site := taught_by(kind, asked.document):
+        checked = await brief.run(work.checked_job, kind, document, settings.jobs)
+        if site := taught_by(kind, checked.document):
             await claim_or_check(request, site)
         create = partial(
-            store.jobs.create, kind, asked.document, title=asked.title,
+            store.jobs.create, kind, checked.document, title=checked.title,
             most_waiting=settings.jobs.max_queued_jobs, caller=request.state.caller,
             owner=request.state.key.name,
             key=idempotency_key, fingerprint=fingerprint(kind, document),
@@ -104,8 +104,8 @@ def _add_start(one: APIRouter, kind: Kind) -> None:
         try:
             job, new = await in_store(create)
         except QueueFull as error:
-            again = {"Retry-After": str(RETRY_AFTER_S)}
-            raise Refused("queue-full", str(error), again) from None
+            headers = {"Retry-After": str(RETRY_AFTER_S)}
+            raise Refused("queue-full", str(error), headers) from None
         if new and request.app.state.engine is not None:
             request.app.state.engine.wake()
         if new:
@@ -116,11 +116,11 @@ def _add_start(one: APIRouter, kind: Kind) -> None:
     start.__doc__ = DOING[kind]
 
 
-def _add_reads(one: APIRouter, kind: Kind, found: Callable[..., Any]) -> None:
-    """Add the list of jobs, and one of them; found: the dependency that looks it up."""
-    FoundJob = Annotated[Job, Depends(found)]
+def _add_reads(api: APIRouter, kind: Kind, find_job: Callable[..., Any]) -> None:
+    """Add the list of jobs, and one of them; find_job: the dependency that looks it up."""
+    FoundJob = Annotated[Job, Depends(find_job)]
 
-    @one.get("", responses=declare(422, 503), name=f"list {kind}")
+    @api.get("", responses=declare(422, 503), name=f"list {kind}")
     @storing
     def some(
         store: Kept, state: Annotated[State | None, Query()] = None, limit: Limit = 50,
@@ -129,18 +129,18 @@ def _add_reads(one: APIRouter, kind: Kind, found: Callable[..., Any]) -> None:
         """Jobs of this kind, the newest first."""
         return page(store.jobs.page(limit + 1, kind=kind, state=state, after=cursor), limit)
 
-    @one.get("/{id}", responses=declare(404, 503), name=f"get {kind}")
+    @api.get("/{id}", responses=declare(404, 503), name=f"get {kind}")
     @storing
     def get(job: FoundJob) -> JobAnswer:
         """Where a job is, and its result when it is over."""
         return answer(job)
 
 
-def _add_follow(one: APIRouter, kind: Kind, found: Callable[..., Any]) -> None:
+def _add_follow(api: APIRouter, kind: Kind, find_job: Callable[..., Any]) -> None:
     """Add the events and the log of a job."""
-    FoundJob = Annotated[Job, Depends(found)]
+    FoundJob = Annotated[Job, Depends(find_job)]
 
-    @one.get(
+    @api.get(
         "/{id}/events",
         response_class=StreamingResponse,
         responses=declare(404, 422, 503) | _STREAM,
@@ -153,11 +153,11 @@ def _add_follow(one: APIRouter, kind: Kind, found: Callable[..., Any]) -> None:
 
         With Last-Event-ID those behind that one.
         """
-        told = events(request, store, job.id, int(last_event_id or 0))
+        stream = events(request, store, job.id, int(last_event_id or 0))
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(told, headers=headers, media_type="text/event-stream")
+        return StreamingResponse(stream, headers=headers, media_type="text/event-stream")
 
-    @one.get(
+    @api.get(
         "/{id}/logs",
         response_class=PlainTextResponse,
         responses=declare(404, 503),
@@ -166,15 +166,15 @@ def _add_follow(one: APIRouter, kind: Kind, found: Callable[..., Any]) -> None:
     @storing
     def logs(job: FoundJob, store: Kept) -> str:
         """What it and its processes said, a line each."""
-        told = store.jobs.events(job.id)
-        return "".join(f"{one.data['text']}\n" for one in told if one.event == "log")
+        entries = store.jobs.events(job.id)
+        return "".join(f"{entry.data['text']}\n" for entry in entries if entry.event == "log")
 
 
-def _add_changes(one: APIRouter, kind: Kind, owned: Callable[..., Any]) -> None:
+def _add_changes(api: APIRouter, kind: Kind, owned: Callable[..., Any]) -> None:
     """Add what a job's owner alone may do to it; owned: the dependency that checks that."""
     OwnJob = Annotated[Job, Depends(owned)]
 
-    @one.post(
+    @api.post(
         "/{id}/cancel", status_code=202, responses=declare(404, 409, 503), name=f"cancel {kind}"
     )
     @storing
@@ -186,7 +186,7 @@ def _add_changes(one: APIRouter, kind: Kind, owned: Callable[..., Any]) -> None:
         except NotCancellable as error:
             raise Refused("not-cancellable", str(error)) from None
 
-    @one.delete("/{id}", status_code=204, responses=declare(404, 409, 503), name=f"delete {kind}")
+    @api.delete("/{id}", status_code=204, responses=declare(404, 409, 503), name=f"delete {kind}")
     @storing
     def delete(request: Request, job: OwnJob, store: Kept) -> None:
         """Forget a job that is over, with its result."""

@@ -60,11 +60,11 @@ async def plan_candidates(
         if isinstance(listed, str):
             raise Refused("not-found", listed)
         await results.keep(request, known, listed)
-    asked = negotiation.preferred_media_type(request, negotiation.JSON, negotiation.CSV)
-    as_table = asked == negotiation.CSV
-    found = await brief.run(work.candidate_page, listed, cursor, limit, as_table)
+    media_type = negotiation.preferred_media_type(request, negotiation.JSON, negotiation.CSV)
+    as_table = media_type == negotiation.CSV
+    page = await brief.run(work.candidate_page, listed, cursor, limit, as_table)
     named = {"Content-Disposition": f'attachment; filename="candidates-{status}.csv"'}
-    return Response(found, media_type=asked, headers=named if as_table else {})
+    return Response(page, media_type=media_type, headers=named if as_table else {})
 
 
 @pages.get("/plans/{id}")

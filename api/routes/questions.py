@@ -64,16 +64,16 @@ def _endpoint(question: Question) -> Any:
     """What answers a call of a question, with the parameters that its record names."""
 
     async def endpoint(
-        request: Request, document: Any, budget: Budget, fields: Fields, **given: Any
+        request: Request, document: Any, budget: Budget, fields: Fields, **parameters: Any
     ) -> Response:
         if question.effort == "batch":
             return await results.estimated(request, document, budget, fields)
         if question.kept:
             return await results.kept(request, question, document, budget, fields)
-        form = _form(request, question, given.pop("format", None))
+        form = _form(request, question, parameters.pop("format", None))
         brief = question.effort == "brief" or (question.brief_with_plan and _has_plan(document))
         pool = CallPool(request, "brief" if brief else "searches", budget)
-        sent = await pool.run(work.answer, question, document, given, form, fields)
+        sent = await pool.run(work.answer, question, document, parameters, form, fields)
         headers = {"Content-Disposition": f'attachment; filename="{sent.file}"'}
         media_type = form.media_type if form else negotiation.JSON
         return Response(sent.content, media_type=media_type, headers=headers if sent.file else {})
@@ -83,7 +83,7 @@ def _endpoint(question: Question) -> Any:
         ("document", Files if question.files else Body, Argument.empty),
         ("budget", Stated, Argument.empty),
         ("fields", WantedFields, Argument.empty),
-        *(_argument(question, one) for one in question.parameters),
+        *(_argument(question, parameter) for parameter in question.parameters),
     ]
     if question.forms:
         names = ("json", *(form.name for form in question.forms))
@@ -97,12 +97,16 @@ def _endpoint(question: Question) -> Any:
     return endpoint
 
 
-def _argument(question: Question, one: Parameter) -> tuple[str, Any, Any]:
+def _argument(question: Question, spec: Parameter) -> tuple[str, Any, Any]:
     """(name, type, default) of a parameter in the path or behind it."""
-    if f"{{{one.name}}}" in question.path:
-        return one.name, Annotated[str, Path(pattern=resolved(one.pattern))], Argument.empty
-    about = Query(max_length=64, description=one.description)
-    return one.name, Annotated[str if one.default else str | None, about], one.default
+    if f"{{{spec.name}}}" in question.path:
+        return (
+            spec.name,
+            Annotated[str, Path(pattern=resolved(spec.pattern))],
+            Argument.empty,
+        )
+    about = Query(max_length=64, description=spec.description)
+    return (spec.name, Annotated[str if spec.default else str | None, about], spec.default)
 
 
 def _kept_endpoint(question: Question) -> Any:

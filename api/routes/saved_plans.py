@@ -30,19 +30,19 @@ def saved_plans(
     cursor: Annotated[str | None, Query(max_length=200, pattern=_PRINTABLE)] = None,
 ) -> SavedPlanPage:
     """Saved plans by name."""
-    found = store_of(request).saved_plans.page(limit + 1, cursor)
-    rows = tuple(map(_answer, found[:limit]))
-    return SavedPlanPage(rows=rows, next=rows[-1].name if len(found) > limit else None)
+    saved = store_of(request).saved_plans.page(limit + 1, cursor)
+    rows = tuple(map(_answer, saved[:limit]))
+    return SavedPlanPage(rows=rows, next=rows[-1].name if len(saved) > limit else None)
 
 
 @router.get("/{name:path}", responses=declare(404, 422, 503))
 @storing
 def saved_plan(request: Request, name: Name) -> SavedPlanAnswer:
     """What is saved under a name."""
-    found = store_of(request).saved_plans.get(name)
-    if found is None:
+    saved = store_of(request).saved_plans.get(name)
+    if saved is None:
         raise Refused("not-found", "nothing is saved under this name")
-    return _answer(found)
+    return _answer(saved)
 
 
 @router.put(
@@ -57,24 +57,24 @@ def save_plan(request: Request, response: Response, name: Name, document: Body) 
     """Save a plan under a name, replacing the one of that name."""
     document = plain_object(document)
     spec = validate("", document, SavedPlanSpec)
-    kept = store_of(request).saved_plans
-    if there := kept.get(name):
-        check_owner(request, there.owner)
+    plans = store_of(request).saved_plans
+    if existing := plans.get(name):
+        check_owner(request, existing.owner)
     audit(request, "save", name)
     owner = request.state.key.name
-    if kept.put(name, document["request"], spec.note, spec.answer_id, owner):
+    if plans.put(name, document["request"], spec.note, spec.answer_id, owner):
         response.status_code = 201
-    found = kept.get(name)
-    assert found is not None
-    return _answer(found)
+    saved = plans.get(name)
+    assert saved is not None
+    return _answer(saved)
 
 
 @router.delete("/{name:path}", status_code=204, responses=declare(404, 422, 503))
 @storing
 def forget_saved_plan(request: Request, name: Name) -> None:
     """Forget a name."""
-    if there := store_of(request).saved_plans.get(name):
-        check_owner(request, there.owner)
+    if existing := store_of(request).saved_plans.get(name):
+        check_owner(request, existing.owner)
     audit(request, "forget", name)
     if not store_of(request).saved_plans.delete(name):
         raise Refused("not-found", "nothing is saved under this name")

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Path, Request, Response
 
 from api import work
 from api.access.keys import SAFE
-from api.access.sites import NONE, check_right, exists, taught
+from api.access.sites import NONE, check_right, exists, site_to_teach
 from api.dependencies import Body, Brief, Searches, share_sites
 from api.log import audit
 from api.negotiation import JSON
@@ -33,7 +33,7 @@ async def _shared(request: Request) -> AsyncIterator[None]:
     async with AsyncExitStack() as teaching:
         if request.method == "POST":
             name = request.path_params["name"]
-            await teaching.enter_async_context(taught(request, name))
+            await teaching.enter_async_context(site_to_teach(request, name))
             audit(request, "learn", name)
         yield
     if request.method not in SAFE:
@@ -58,10 +58,10 @@ async def sites(request: Request, brief: Brief) -> Response:
 @router.get("/{name}", response_model=SiteAnswer, responses=declare(404, 422, 503, 504))
 async def site(name: Name, searches: Searches) -> Response:
     """What a site learned, what it cannot tell yet, and how far off it is."""
-    found = await searches.run(work.site_answer, name)
-    if found is None:
+    content = await searches.run(work.site_answer, name)
+    if content is None:
         raise Refused("not-found", NONE)
-    return Response(found, media_type=JSON)
+    return Response(content, media_type=JSON)
 
 
 @router.delete("/{name}", status_code=204, responses=declare(403, 404, 422, 503, 504))
@@ -101,9 +101,9 @@ async def share_site(request: Request, name: Name, document: Body) -> SiteRights
     sites = store_of(request).sites
     await in_store(sites.claim, name, request.state.key.name)
     await in_store(sites.share, name, spec.shared)
-    found = await in_store(sites.get, name)
-    assert found is not None
-    return found
+    rights = await in_store(sites.get, name)
+    assert rights is not None
+    return rights
 
 
 questions.add(router, LEARN)

@@ -42,13 +42,13 @@ _left_out = set[type[Sublayer]]()  # of plugins
 
 def _add(module: plugins.Module) -> None:
     """Import a plugin's module; if it fails, or a kind is taken, none of its classes count."""
-    before = set(_with_kind(_root))
+    known_before = set(_with_kind(_root))
     try:
         import_module(module.path)
-        new = set(_with_kind(_root)) - before
-        plugins.untaken([*map(kind_of, new)], {*map(kind_of, before)})
+        new = set(_with_kind(_root)) - known_before
+        plugins.untaken([*map(kind_of, new)], {*map(kind_of, known_before)})
     except Exception:
-        _left_out.update(set(_with_kind(_root)) - before)
+        _left_out.update(set(_with_kind(_root)) - known_before)
         raise
 
 

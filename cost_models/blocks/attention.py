@@ -79,20 +79,20 @@ class Attention(Mixer):
     @property
     def label(self) -> str:
         """A few words on how it differs from full attention."""
-        words = ["full"]
+        parts = ["full"]
         if self.window is not None:
-            words = [f"window {self.window}"]
+            parts = [f"window {self.window}"]
         if self.chunk is not None:
-            words = [f"chunk {self.chunk}"]
+            parts = [f"chunk {self.chunk}"]
         if self.indexer is not None:
-            words = [self.indexer.label]
+            parts = [self.indexer.label]
         if self.num_attention_heads is not None or self.num_query_groups is not None:
-            words.append(f"{self.num_attention_heads or ''}/{self.num_query_groups or ''} heads")
+            parts.append(f"{self.num_attention_heads or ''}/{self.num_query_groups or ''} heads")
         if not self.rope:
-            words.append("without positions")
+            parts.append("without positions")
         if self.key_values == "earlier":
-            words.append("earlier keys")
-        return " ".join(words)
+            parts.append("earlier keys")
+        return " ".join(parts)
 
     @property
     def title(self) -> str:
@@ -110,8 +110,8 @@ class Attention(Mixer):
     def heads(self, model: StackSpec) -> tuple[int, int]:
         """Numbers of (query heads, key/value heads)."""
         heads = self.num_attention_heads or model.num_attention_heads
-        own = self.num_attention_heads is not None
-        return heads, self.num_query_groups or (heads if own else model.num_query_groups)
+        has_own_heads = self.num_attention_heads is not None
+        return heads, self.num_query_groups or (heads if has_own_heads else model.num_query_groups)
 
     def _head_dims(self, model: StackSpec) -> tuple[int, int]:
         """Head dimensions of (queries and keys, values)."""
@@ -128,8 +128,8 @@ class Attention(Mixer):
     def _qkv_width(self, model: StackSpec, heads: Array, kv_heads: Array) -> Array:
         (head_dim, value_dim), (keys, values) = self._head_dims(model), self._projected()
         gates = {"none": 0.0, "head": 1.0, "element": value_dim}[self.gate]
-        own = keys * head_dim + values * value_dim
-        return heads * (head_dim + gates) + kv_heads * own
+        kv_head_width = keys * head_dim + values * value_dim
+        return heads * (head_dim + gates) + kv_heads * kv_head_width
 
     def weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
         """A QK norm over one head is replicated; one over all heads is split with them.
@@ -163,28 +163,28 @@ class Attention(Mixer):
         (every, groups), (head_dim, value_dim) = self.heads(model), self._head_dims(model)
         keys, values = self._projected()
         each = np.maximum(np.divide(groups, split.tp), 1.0)
-        kept = min(self.window or math.inf, self.chunk or math.inf)
+        token_limit = min(self.window or math.inf, self.chunk or math.inf)
         read = self.indexer.top_k if self.indexer is not None else math.inf
         yield Cached(
             each * (keys * head_dim + values * value_dim),
             2.0 * np.divide(every, split.tp) * (head_dim + value_dim),
-            kept,
+            token_limit,
             read,
         )
         if self.indexer is not None and not self.indexer.shared:
             yield self.indexer.cached()
 
     def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
-        (every, groups), (own, own_value) = self.heads(model), self._head_dims(model)
-        hidden, head_dim, value_dim = float(model.hidden_size), float(own), float(own_value)
+        (every, groups), (own_dim, own_value) = self.heads(model), self._head_dims(model)
+        hidden, head_dim, value_dim = float(model.hidden_size), float(own_dim), float(own_value)
         heads = every / d.tp
         # A rank uses at least one key/value head; with more ranks than heads, heads are repeated.
         kv_heads = np.maximum(groups / d.tp, 1.0)
         width = self._qkv_width(model, heads, kv_heads)
         keys, _ = self._projected()
         # Per-operator recompute keeps every second product: queries and values, not keys.
-        again = keys * kv_heads * head_dim / width
-        qkv = Gemm("qkv", d.tokens, width, hidden, gathered_input=True, recomputed=again)
+        repeated_share = keys * kv_heads * head_dim / width
+        qkv = Gemm("qkv", d.tokens, width, hidden, gathered_input=True, recomputed=repeated_share)
         yield qkv
         yield from input_casts(d, "qkv", hidden, 1.0 + sum(self._projected()), "")
         yield from bias_gradient(width, d.tokens, model.qkv_bias, "qkv bias")
@@ -243,11 +243,8 @@ def position_and_norm(
         moved = 4.0 * rotated * (1.0 + 4.0 * d.eager_layers)
         yield MemoryBoundKernel("rope", moved, moved, module, kind="" if module else "rope")
     if norm:
-        yield MemoryBoundKernel(
-            "qk norm",
-            (4.0 + 32.0 * d.eager_layers) * rotated,
-            (6.0 + 66.0 * d.eager_layers) * rotated,
-        )
+        forward, backward = 4.0 + 32.0 * d.eager_layers, 6.0 + 66.0 * d.eager_layers
+        yield MemoryBoundKernel("qk norm", forward * rotated, backward * rotated)
 
 
 def core_attention(
@@ -321,26 +318,20 @@ def _core_kernels(core: _Core, span: Array, rate: float) -> Iterator[Kernel]:
             tensor_cores=aligned, active=core.unfused,
         )  # fmt: skip
 
-    def memory_bound(
-        name: str, forward_bytes: Array, backward_bytes: Array, widened: Array = 0.0
-    ) -> MemoryBoundKernel:
+    def memory_bound(name: str, forward: Array, backward: Array, widened: Array = 0.0) -> Kernel:
+        copies = (0.0, widened)
         return MemoryBoundKernel(
-            name, forward_bytes, backward_bytes, "core_attn", core.unfused,
-            widened_bytes=(0.0, widened),
-        )  # fmt: skip
+            name, forward, backward, "core_attn", core.unfused, widened_bytes=copies
+        )
 
     scores, context = core.scores, core.context
     yield product("q k^T", d.seq_length, head_dim)
     # Fused scale-mask-softmax: read, write; backward: read two, write one.  Dropout: read, write
     # and a mask byte, in both passes.
     # By operator: scale, mask, softmax in fp32 and its cast, and the like backward.
-    apart = d.runtime.unfused_attention_by_operator
-    yield memory_bound(
-        "softmax",
-        (4.0 + (26.0 - 4.0) * apart) * scores,
-        (6.0 + 22.0 * apart) * scores,
-        CAST_BYTES * apart * scores,
-    )
+    by_operator = d.runtime.unfused_attention_by_operator
+    forward, backward = (4.0 + 22.0 * by_operator) * scores, (6.0 + 22.0 * by_operator) * scores
+    yield memory_bound("softmax", forward, backward, CAST_BYTES * by_operator * scores)
     if model.attention_dropout > 0:
         yield memory_bound("attention dropout", 5.0 * scores, 5.0 * scores)
     yield product("p v", value_dim, d.seq_length)
@@ -355,25 +346,25 @@ def _core_saved(core: _Core, up: str, repeats: bool, keys: float) -> Iterator[Sa
     # repeats keys and values for every query head.
     plain = core.unfused * d.runtime.unfused_attention_in_fp32
     core_bytes = d.activation_bytes + (FP32_BYTES - d.activation_bytes) * plain
-    apart = core.unfused * d.runtime.unfused_attention_by_operator
+    by_operator = core.unfused * d.runtime.unfused_attention_by_operator
     # Per-operator recompute keeps the product that copies of values were made of.
     fused = d.runtime.keeps_repeated_heads * np.maximum(d.eager, d.runtime.calls_attention_apart)
     fused = d.flash * fused
-    copies = np.maximum(np.maximum(plain, apart), fused) * repeats
+    copies = np.maximum(np.maximum(plain, by_operator), fused) * repeats
     every = 1.0 + (core.heads / core.kv_heads - 1.0) * copies
     product = 1.0 + (1.0 / every - 1.0) * fused
-    again = (up,) if up else ()
-    yield SavedTensor("query", core.query, core_bytes, again, by_operator=1.0)
+    modules = (up,) if up else ()
+    yield SavedTensor("query", core.query, core_bytes, modules, by_operator=1.0)
     # Keys and values received from other context-parallel ranks are copies.
-    own = np.maximum(np.maximum(keys, plain), d.cp > 1)
-    yield SavedTensor("key", core.key * every, core_bytes, again, own)
-    yield SavedTensor("value", core.value * every, core_bytes, again, own, by_operator=product)
+    active = np.maximum(np.maximum(keys, plain), d.cp > 1)
+    yield SavedTensor("key", core.key * every, core_bytes, modules, active)
+    yield SavedTensor("value", core.value * every, core_bytes, modules, active, by_operator=product)
     views = d.runtime.views_values * (core.kv_heads == core.heads)
-    yield SavedTensor("unrotated", core.query + core.key, d.activation_bytes, again, views)
+    yield SavedTensor("unrotated", core.query + core.key, d.activation_bytes, modules, views)
     module = ("core_attn",)
     yield SavedTensor("softmax output", scores, core_bytes, module, core.unfused)
-    if np.any(apart):
-        yield SavedTensor("softmax output in fp32", scores, FP32_BYTES, module, apart)
+    if np.any(by_operator):
+        yield SavedTensor("softmax output in fp32", scores, FP32_BYTES, module, by_operator)
     if model.attention_dropout > 0:
         yield SavedTensor("attention score mask", scores, MASK_BYTES, module, core.unfused)
         yield SavedTensor("attention dropout output", scores, core_bytes, module, core.unfused)

@@ -33,14 +33,14 @@ def input_casts(d: Dims, name: str, width: float, products: float, module: str) 
 
     torch.compile fuses them with the norm.
     """
-    elements, apart = d.tokens * width, d.autocast * d.eager
-    if not np.any(apart):
+    elements, active = d.tokens * width, d.autocast * d.eager
+    if not np.any(active):
         return
     cast = CAST_BYTES * products * elements
     yield MemoryBoundKernel(
-        f"{name} input casts", cast, gradient_cast_bytes(elements, products), module, apart,
+        f"{name} input casts", cast, gradient_cast_bytes(elements, products), module, active,
         widened_bytes=(0.0, cast),
     )  # fmt: skip
     more = (products - 1.0) * elements
-    again = (module,) if module else ()
-    yield SavedTensor(f"{name} input casts", more, d.activation_bytes, again, apart)
+    modules = (module,) if module else ()
+    yield SavedTensor(f"{name} input casts", more, d.activation_bytes, modules, active)

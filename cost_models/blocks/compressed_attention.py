@@ -134,8 +134,8 @@ class CompressedAttention(Mixer):
         span, keys = attention_span(self.window, d.seq_length), 1.0
         if self.compression is not None:
             yield from self._compressed(model, d)
-            kept = d.seq_length / self.compression
-            span += attention_span(self.choice.top_k if self.choice else None, kept)
+            compressed_keys = d.seq_length / self.compression
+            span += attention_span(self.choice.top_k if self.choice else None, compressed_keys)
             keys += 1.0 / self.compression
         yield from core_attention(
             model, d, heads, np.maximum(1.0 / d.tp, 1.0), (head_dim, head_dim), span, keys=0.0

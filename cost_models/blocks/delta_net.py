@@ -90,7 +90,7 @@ class GatedDeltaNet(Recurrence):
         gate = ((self._values, self.gate_rank),) if self.gated else ()
         return ((self._decays(), self.decay_rank), *gate)
 
-    def _ranked(self) -> tuple[tuple[int, int], ...]:
+    def _low_rank_pairs(self) -> tuple[tuple[int, int], ...]:
         """(width, rank) of those that a low-rank pair of matrices projects."""
         return tuple((width, rank) for width, rank in self._gates() if rank is not None)
 
@@ -98,7 +98,7 @@ class GatedDeltaNet(Recurrence):
         convolved = 2 * self._keys + self._values
         if self.convolution > 1:
             yield Weight("convolution", np.divide(convolved * self.convolution, split.tp))
-        for width, rank in self._ranked():
+        for width, rank in self._low_rank_pairs():
             yield Weight("gates down", float(rank * model.hidden_size), matrix=True)
             yield Weight("gates up", np.divide(width * rank, split.tp), matrix=True)
         decays = self.num_value_heads + self._decays()
@@ -106,7 +106,7 @@ class GatedDeltaNet(Recurrence):
         yield Weight("gated norm", float(self.value_head_dim))
 
     def inner_records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
-        for width, rank in self._ranked():
+        for width, rank in self._low_rank_pairs():
             yield Gemm("gates down", d.sharded_tokens, float(rank), float(model.hidden_size))
             yield Gemm("gates up", d.tokens, width / d.tp, float(rank))
             yield SavedTensor("gates", d.tokens * (width / d.tp + rank), d.activation_bytes)

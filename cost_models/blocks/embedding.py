@@ -54,8 +54,8 @@ class Embedding(End):
             yield Weight("embedding norm", norm, tensors=1 + model.norm_bias)
         if model.per_layer_input_size is not None:
             width = model.num_layers * model.per_layer_input_size
-            own = model.per_layer_input_vocab_size
-            yield Weight("per-layer table", (np.divide(own, split.tp) if own else rows) * width)
+            vocab = model.per_layer_input_vocab_size
+            yield Weight("per-layer table", (np.divide(vocab, split.tp) if vocab else rows) * width)
             yield Weight("per-layer projection", float(width * model.hidden_size), matrix=True)
             yield Weight("per-layer norm", float(model.per_layer_input_size))
         if model.other_parameters:

@@ -114,13 +114,13 @@ class Experts(FeedForward):
         the experts and cast back; gated experts with biases (gpt-oss) clamp both halves before the
         fused activation (Megatron-LM experts.py, fused_bias_geglu.py).
         """
-        apart = d.runtime.adds_expert_bias_apart
-        if not self._spec(model).expert_bias or not np.any(apart):
+        active = d.runtime.adds_expert_bias_apart
+        if not self._spec(model).expert_bias or not np.any(active):
             return
-        yield MemoryBoundKernel("expert bias", 28.0 * returned, 40.0 * returned, MODULE, apart)
+        yield MemoryBoundKernel("expert bias", 28.0 * returned, 40.0 * returned, MODULE, active)
         if model.gated_mlp:
             forward, backward = 16.0 * activated, 20.0 * activated
-            yield MemoryBoundKernel("expert clamp", forward, backward, "moe_act", apart)
+            yield MemoryBoundKernel("expert clamp", forward, backward, "moe_act", active)
 
     def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         """Each rank sends top_k copies of its (sequence-sharded) tokens; each of an expert's etp
@@ -187,9 +187,9 @@ class Experts(FeedForward):
     @staticmethod
     def _saved_routing(moe: MoESpec, d: Dims, sent: _Copies) -> Iterator[SavedTensor]:
         """Router scores, and the destination and weight of each copy."""
-        torch, whole = d.runtime.sorts_routing, (MODULE,)
+        torch, modules = d.runtime.sorts_routing, (MODULE,)
         scores = d.sharded_tokens * sent.routed
-        yield SavedTensor("router scores", (2.0 - torch) * scores, FP32_BYTES, whole)
+        yield SavedTensor("router scores", (2.0 - torch) * scores, FP32_BYTES, modules)
         # torch saves three int64 indices and the weight in two dtypes per copy, and the sum of
         # weights per token.
         routing = d.sharded_tokens * (sent.top_k * (24.0 + 4.0 + d.activation_bytes) + 4.0)
@@ -198,15 +198,15 @@ class Experts(FeedForward):
             # for every copy, and per token the sum of the zero experts' weights.
             nowhere = (moe.top_k - sent.top_k) * (16.0 + 4.0) + moe.top_k
             routing = routing + d.sharded_tokens * (nowhere + d.activation_bytes)
-        yield SavedTensor("routing", routing, 1.0, whole, torch)
+        yield SavedTensor("routing", routing, 1.0, modules, torch)
 
     @staticmethod
     def _saved_by_experts(model: StackSpec, d: Dims, sent: _Copies) -> Iterator[SavedTensor]:
         """Tensors that the grouped GEMMs and the combine save for backward."""
-        whole, act = (MODULE,), (MODULE, "moe_act")
-        yield SavedTensor("expert input", sent.copies * sent.outer, d.input_bytes, whole)
+        modules, act = (MODULE,), (MODULE, "moe_act")
+        yield SavedTensor("expert input", sent.copies * sent.outer, d.input_bytes, modules)
         yield SavedTensor(
-            "expert fc1 output", sent.inputs * sent.size, d.activation_bytes, whole,
+            "expert fc1 output", sent.inputs * sent.size, d.activation_bytes, modules,
             by_operator=1.0 / sent.inputs,
         )  # fmt: skip
         yield SavedTensor("expert activation output", sent.size, d.input_bytes, act, pointwise=True)
@@ -216,7 +216,7 @@ class Experts(FeedForward):
             )
         # Routing weights applied after the experts need the experts' outputs for their gradient.
         after = 1.0 - d.runtime.weighs_inside_experts
-        yield SavedTensor("combine input", sent.own, d.activation_bytes, whole, after)
+        yield SavedTensor("combine input", sent.own_elements, d.activation_bytes, modules, after)
 
 
 @dataclass(frozen=True)
@@ -225,8 +225,8 @@ class _Copies:
 
     routed: experts that the router chooses among; top_k: copies of a token that are sent; load: of
     the busiest rank over the mean; outer: input and output width of an expert; width: its inner
-    width on this rank; own: elements that the rank sends; inputs: products before the activation;
-    size: output elements of one of them.
+    width on this rank; own_elements: those that the rank sends; inputs: products before the
+    activation; size: output elements of one of them.
     """
 
     routed: float
@@ -236,7 +236,7 @@ class _Copies:
     inputs: float
     width: Array
     copies: Array
-    own: Array
+    own_elements: Array
     size: Array
 
     @classmethod
@@ -248,8 +248,8 @@ class _Copies:
         width = moe.expert_ffn_hidden_size / d.etp
         copies = d.sharded_tokens * top_k * load * d.etp
         inputs = 2.0 if model.gated_mlp else 1.0
-        own = d.sharded_tokens * top_k * outer
-        return cls(routed, top_k, load, outer, inputs, width, copies, own, copies * width)
+        own_elements = d.sharded_tokens * top_k * outer
+        return cls(routed, top_k, load, outer, inputs, width, copies, own_elements, copies * width)
 
 
 def _permuted_bytes(d: Dims, sent: _Copies) -> Array:
@@ -262,6 +262,6 @@ def _permuted_bytes(d: Dims, sent: _Copies) -> Array:
     received = d.sharded_tokens * sent.load * distinct_domains(sent.top_k, d.ep) * d.etp
     on_the_way = d.hybridep * (d.ep > 1.0)
     once = d.deepep + d.hybridep - on_the_way
-    moved = 4.0 * (1.0 - once - on_the_way) * (sent.own + sent.copies * sent.outer)
+    moved = 4.0 * (1.0 - once - on_the_way) * (sent.own_elements + sent.copies * sent.outer)
     moved = moved + 2.0 * once * (received + sent.copies) * sent.outer
     return moved / PERMUTE_FRACTION

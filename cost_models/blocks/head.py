@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 CHUNK_TOKENS = 256.0
 # torchtune's losses in chunks, num_output_chunks.
 KEPT_CHUNKS = 8.0
-# What a loss that makes gradients chunk by chunk does to the head's; not to a frozen one.
-HEAD_SUMS = "head gradient sums"
 # Tokens of each sequence (litgpt finetune/lora.py, lm_head_chunk_size).
 HEAD_CHUNK = 128.0
 
@@ -107,7 +105,7 @@ class Head(End):
             # or a product that is widened, added and narrowed.
             chunks = at_once * vocab * hidden * d.tokens / liger_chunk_tokens(model, d)
             casts, sums = 6.0 * d.autocast, 14.0 - 6.0 * d.autocast
-            yield MemoryBoundKernel(HEAD_SUMS, casts * chunks, sums * chunks)
+            yield MemoryBoundKernel("head gradient sums", casts * chunks, sums * chunks)
         if model.mtp_num_layers:
             share = model.mtp_num_layers / (1.0 + model.mtp_num_layers)
             yield Gemm("mtp projection", d.tokens, hidden / d.tp, 2.0 * hidden, active=share)
@@ -142,28 +140,28 @@ class Head(End):
         in_place = np.maximum(d.in_place_loss, r.half_precision_logits)
         half = np.maximum(in_place, d.fused_loss * r.fused_loss_in_place)
         logit_bytes = FP32_BYTES + (width - FP32_BYTES) * half
-        whole = 1.0 - d.chunked_loss
-        yield SavedTensor("logits", logits, logit_bytes, (), whole, by_operator=1.0)
-        kept = d.chunked_loss * r.keeps_chunk_logits
-        apart = 1.0 - d.compiled
-        if np.any(kept):
+        unchunked = 1.0 - d.chunked_loss
+        yield SavedTensor("logits", logits, logit_bytes, (), unchunked, by_operator=1.0)
+        chunked = d.chunked_loss * r.keeps_chunk_logits
+        plain = 1.0 - d.compiled
+        if np.any(chunked):
             halves = width * np.maximum(r.keeps_half_chunk_logits, d.compiled)
-            yield SavedTensor("chunks", logits, halves + FP32_BYTES * apart, (), kept, 1.0)
+            yield SavedTensor("chunks", logits, halves + FP32_BYTES * plain, (), chunked, 1.0)
         copies = 2.0 * FP32_BYTES + width * (d.tp > 1)
         extra = copies * r.autograd_loss * (1.0 - d.fused_loss)
         half_kept = width * (1.0 - in_place) * (1.0 - r.drops_half_logits)
         # Of a chunk its logits in both types, their logarithms and two gradients are alive.
         at_once = d.chunked_loss * d.differentiated_loss
         chunk = logits * np.minimum(CHUNK_TOKENS / d.tokens, 1.0)
-        chunk = chunk * (width + 3.0 * FP32_BYTES) * (d.chunked_loss - kept - at_once)
+        chunk = chunk * (width + 3.0 * FP32_BYTES) * (d.chunked_loss - chunked - at_once)
         # Liger's kernel writes the gradient of a chunk over its logits.
         chunk = chunk + 2.0 * width * logits / d.tokens * liger_chunk_tokens(model, d) * at_once
         chunk = chunk + self._gradients_in_loss(model, d)
-        chunk = chunk + logits / KEPT_CHUNKS * (width + 2.0 * FP32_BYTES * apart) * kept
-        again = others * (1.0 - r.keeps_gathered_input)
-        inputs = (d.tokens + d.sharded_tokens + again) * hidden * width
+        chunk = chunk + logits / KEPT_CHUNKS * (width + 2.0 * FP32_BYTES * plain) * chunked
+        regathered = others * (1.0 - r.keeps_gathered_input)
+        inputs = (d.tokens + d.sharded_tokens + regathered) * hidden * width
         chunk = chunk + self._gradients_of_chunks(model, d)
-        yield Working(inputs + logits * whole * (half_kept + extra) + chunk)
+        yield Working(inputs + logits * unchunked * (half_kept + extra) + chunk)
 
     def _gradients_of_chunks(self, model: ModelSpec, d: Dims) -> Array:
         """Bytes of the head's gradients in the backward pass of a loss in chunks.
@@ -208,5 +206,4 @@ class Head(End):
         each = np.maximum(FP32_BYTES - share * (2.0 * FP32_BYTES + width), 0.0)
         by_chunk = r.chunks_head * (1.0 - d.fused_loss) * each * d.tokens * vocab
         gradients = self._gradients_of_chunks(model, d) + self._gradients_in_loss(model, d)
-        spared: Array = by_chunk + gradients
-        return spared
+        return by_chunk + gradients

@@ -118,8 +118,8 @@ class Indexer(Spec):
         # the result about twice.
         block = np.minimum(float(self.block_size or 1), d.seq_length)
         choices = heads if self.block_size else 1.0
-        left = scores * choices / block
-        yield MemoryBoundKernel("indexer top-k", 12.0 * left, 8.0 * left, "core_attn")
+        candidates = scores * choices / block
+        yield MemoryBoundKernel("indexer top-k", 12.0 * candidates, 8.0 * candidates, "core_attn")
         width = dim * (heads + 1.0) + heads * self.head_weights
         yield SavedTensor("indexer q + k", tokens * width, d.activation_bytes)
         chosen = d.sequences * rows * choices * np.minimum(float(self.top_k), d.seq_length) / block

@@ -79,13 +79,13 @@ class LatentAttention(Mixer):
         heads = np.divide(model.num_attention_heads, split.tp)
         query_rank = mla.q_lora_rank or 0
         down = mla.kv_lora_rank + mla.qk_rope_head_dim + query_rank
-        several = 1 + (query_rank > 0)
+        tensors = 1 + (query_rank > 0)
         parts = (query_rank, down - query_rank) if query_rank else ()
-        yield Weight("mla down", down * hidden, matrix=True, tensors=several, parts=parts)
+        yield Weight("mla down", down * hidden, matrix=True, tensors=tensors, parts=parts)
         if model.qkv_bias:
-            yield Weight("mla down bias", down, tensors=several)
+            yield Weight("mla down bias", down, tensors=tensors)
         norms = norm_parameters(model, mla.kv_lora_rank + query_rank)
-        yield Weight("mla norms", norms, tensors=several * (1 + model.norm_bias))
+        yield Weight("mla norms", norms, tensors=tensors * (1 + model.norm_bias))
         head_dim = mla.qk_nope_head_dim + mla.qk_rope_head_dim
         query = query_rank or hidden
         yield Weight("mla q up", heads * head_dim * query, matrix=True, side=query)
@@ -129,8 +129,8 @@ class LatentAttention(Mixer):
         yield SavedTensor("mla down output", d.sharded_tokens * down, d.activation_bytes)
         size = d.sharded_tokens * latent
         yield MemoryBoundKernel("mla norms", 4.0 * size, 6.0 * size)
-        whole = d.runtime.keeps_gathered_input * (d.tokens - d.sharded_tokens)
-        normed = d.sharded_tokens + whole
+        gathered_tokens = d.runtime.keeps_gathered_input * (d.tokens - d.sharded_tokens)
+        normed = d.sharded_tokens + gathered_tokens
         yield SavedTensor("mla norm output", normed * latent, d.input_bytes, pointwise=True)
         norms = 1.0 + (query_rank > 0) + self.rope_key_norm
         yield norm_statistics(model, d, "mla", norms * d.sharded_tokens)
@@ -142,15 +142,15 @@ class LatentAttention(Mixer):
         # Keys concatenate the up-projected part and the rotary part that all heads share.  A fused
         # kernel for RoPE and this concatenation rotates queries in place, reads the projections
         # and writes keys and values.
-        one = d.runtime.rotates_while_joining
+        joins = d.runtime.rotates_while_joining
         each = d.tokens * heads
-        joined = (1.0 - one) * 4.0 * (2.0 * head_dim + value_dim)
-        joined = joined + one * (
+        joined = (1.0 - joins) * 4.0 * (2.0 * head_dim + value_dim)
+        joined = joined + joins * (
             4.0 * mla.qk_rope_head_dim + 2.0 * (kv_width / heads + head_dim + value_dim)
         )
         yield MemoryBoundKernel("mla join", joined * each, joined * each, UP)
         rotated, normed = 2.0 * each * head_dim, model.qk_norm != "none"
-        yield from position_and_norm(model, d, (1.0 - one) * rotated, UP, rope=True, norm=False)
+        yield from position_and_norm(model, d, (1.0 - joins) * rotated, UP, rope=True, norm=False)
         yield from position_and_norm(model, d, rotated, UP, rope=False, norm=normed)
         if normed:
             yield from head_norm(model, d, "qk", rotated, 2.0 * d.tokens * heads)

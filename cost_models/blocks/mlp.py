@@ -82,11 +82,11 @@ class MLP(FeedForward):
         yield from input_casts(d, f"{prefix}fc1", hidden, inputs, self.module)
         yield from bias_gradient(inputs * width, d.tokens, bias, f"{prefix}fc1 bias")
         local = d.tokens * width
-        apart = (inputs - 1.0) * np.maximum(d.eager_layers, d.runtime.eager_activation)
+        eager_operators = (inputs - 1.0) * np.maximum(d.eager_layers, d.runtime.eager_activation)
         yield MemoryBoundKernel(
             f"{prefix}activation",
-            (2.0 * inputs + 2.0 + 4.0 * apart) * local,
-            (4.0 * inputs + 2.0 + 8.0 * apart) * local,
+            (2.0 * inputs + 2.0 + 4.0 * eager_operators) * local,
+            (4.0 * inputs + 2.0 + 8.0 * eager_operators) * local,
             self.module,
             kind="silu product" if inputs > 1.0 else "gelu",
         )

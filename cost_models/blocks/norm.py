@@ -52,12 +52,12 @@ def norm_copies(
     Rows of half precision are saved as their fp32 copy, by as much wider; a trained weight needs
     the rows that it is multiplied with.  again: modules whose recompute drops them.
     """
-    apart = d.runtime.norms_in_fp32 * d.eager_layers * (model.norm == "rmsnorm")
-    if not np.any(apart):
+    active = d.runtime.norms_in_fp32 * d.eager_layers * (model.norm == "rmsnorm")
+    if not np.any(active):
         return
     wider = FP32_BYTES - row_bytes
-    yield SavedTensor(f"{name} norm input copy", elements, wider, again, apart, by_operator)
-    yield SavedTensor(f"{name} norm rows", elements, row_bytes, again, apart, by_operator)
+    yield SavedTensor(f"{name} norm input copy", elements, wider, again, active, by_operator)
+    yield SavedTensor(f"{name} norm rows", elements, row_bytes, again, active, by_operator)
 
 
 def head_norm(
@@ -75,8 +75,8 @@ def row_parallel_sum(model: StackSpec, d: Dims, name: str, unsplit: Array) -> Sa
     It is the sum over tensor-parallel ranks, or on a single rank the product itself if it is one
     of the kept ones (`unsplit`, every second one).  torch.compile drops unread tensors.
     """
-    several = d.tp > 1
-    active = d.by_operator * (1.0 - d.compiled) * (several + (1.0 - several) * unsplit)
+    split = d.tp > 1
+    active = d.by_operator * (1.0 - d.compiled) * (split + (1.0 - split) * unsplit)
     elements = d.sharded_tokens * model.hidden_size
     return SavedTensor(f"{name} sum", elements, d.activation_bytes, (), active, by_operator=1.0)
 
@@ -124,15 +124,15 @@ class Norm(Block):
         )
         first = 0.0 if name == "mlp" else 1.0
         # Parallel branches read one input, and one norm of it where they share that too.
-        beside = float(model.parallel_residual and name == "mlp")
-        shared = beside * (model.norms_per_layer == 1)
-        rows = d.sharded_tokens * hidden * (1.0 - beside)
+        parallel = float(model.parallel_residual and name == "mlp")
+        shared = parallel * (model.norms_per_layer == 1)
+        rows = d.sharded_tokens * hidden * (1.0 - parallel)
         yield SavedTensor(f"{name} norm input", rows, d.residual_bytes, by_operator=first)
         yield from norm_copies(model, d, name, rows, d.residual_bytes, ("layernorm",))
         # DTensor saves the gathered input; Megatron saves the shard and gathers again in backward,
         # as does a recomputed module.
-        whole = self.gathers * d.runtime.keeps_gathered_input * (1.0 - d.recomputed(self.module))
-        kept = (d.sharded_tokens + whole * (d.tokens - d.sharded_tokens)) * (1.0 - shared)
+        gathers = self.gathers * d.runtime.keeps_gathered_input * (1.0 - d.recomputed(self.module))
+        kept = (d.sharded_tokens + gathers * (d.tokens - d.sharded_tokens)) * (1.0 - shared)
         yield SavedTensor(
             f"{name} norm output", kept * hidden, d.input_bytes, ("layernorm",), pointwise=True
         )
@@ -160,11 +160,11 @@ class Residual(Block):
         """
         size = d.sharded_tokens * model.hidden_size
         mask = 1.0 if model.hidden_dropout > 0 else 0.0
-        apart = 4.0 * mask * d.eager
+        eager_mask = 4.0 * mask * d.eager
         # An fp32 stream and a half-precision branch, whose gradient is narrowed.
         yield MemoryBoundKernel(
             f"{self.name} dropout + add",
-            (6.0 + mask + apart - 4.0 * d.compiled + 4.0 * d.autocast) * size,
+            (6.0 + mask + eager_mask - 4.0 * d.compiled + 4.0 * d.autocast) * size,
             (6.0 + 5.0 * mask - 4.0 * d.compiled + 12.0 * d.autocast) * size,
             kind="dropout add" if mask else "add",
         )

@@ -119,14 +119,14 @@ class Recurrence(Mixer):
         # Several ranks may need the same part of an exchanged tensor.
         exchanged = sum_of(self.exchanged_widths(model, d)) - width
         more = np.where(d.cp > 1, exchanged * (1.0 - states), 0.0)
-        before = tokens_before(shape.convolved / d.tp, shape.taps - 1, d) * states
+        preceding = tokens_before(shape.convolved / d.tp, shape.taps - 1, d) * states
         convolved = shape.convolved / d.tp + more * (shape.convolved > 0)
         into = Gemm("mixer in", tokens, width, hidden, gathered_input=True)
         yield into
-        kept = tokens * (width + more) + before
-        yield SavedTensor("mixer in output", kept, d.activation_bytes)
+        kept_elements = tokens * (width + more) + preceding
+        yield SavedTensor("mixer in output", kept_elements, d.activation_bytes)
         yield from self._communication(model, d)
-        yield from gathered_before(before, d)
+        yield from gathered_before(preceding, d)
         if shape.convolved:
             # Input read, output written; backward reads both and writes the input's gradient.
             moved = tokens * convolved

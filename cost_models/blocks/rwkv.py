@@ -35,9 +35,9 @@ def wkv_flop() -> float:
 
 def _token_before(hidden: float, d: Dims) -> Iterator[Record]:
     """The last token of the context-parallel rank before, to mix into this rank's first token."""
-    before = tokens_before(hidden, 1, d)
-    yield from gathered_before(before, d)
-    yield SavedTensor("token before", before, d.activation_bytes)
+    preceding = tokens_before(hidden, 1, d)
+    yield from gathered_before(preceding, d)
+    yield SavedTensor("token before", preceding, d.activation_bytes)
 
 
 class TimeMix(Recurrence):

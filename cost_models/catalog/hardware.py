@@ -253,10 +253,10 @@ def _equal_parts(tier: NetworkTier, per_node: int, nodes: int) -> NetworkTier:
     size, ranks = cast(int, tier.domain_accelerators), per_node * nodes
     if not 0 < per_node < size:
         return tier
-    whole = [n for n in range(per_node, min(size, ranks) + 1, per_node) if ranks % n == 0]
+    domain_sizes = [n for n in range(per_node, min(size, ranks) + 1, per_node) if ranks % n == 0]
     # Racks that a job would use by half or less are used as they are.
-    if ranks < size or (ranks % size and whole and 2 * whole[-1] > size):
-        return tier.model_copy(update={"domain_accelerators": whole[-1]})
+    if ranks < size or (ranks % size and domain_sizes and 2 * domain_sizes[-1] > size):
+        return tier.model_copy(update={"domain_accelerators": domain_sizes[-1]})
     return tier
 
 
@@ -279,10 +279,10 @@ def _node_power_watts(spec: AcceleratorSpec, per_node: int) -> float | None:
     return float(round(watts * per_node))
 
 
-def _refuse(text: str, why: str, nearest: tuple[str, ...] = ()) -> NoReturn:
+def _refuse(text: str, reason: str, nearest: tuple[str, ...] = ()) -> NoReturn:
     hint = f"; did you mean {', '.join(nearest)}?" if nearest else ""
     shown = text if len(text) <= 60 else text[:60] + "..."
-    raise ValueError(f"cluster {shown!r}: {why}{hint}; allowed: {', '.join(FORMS)}")
+    raise ValueError(f"cluster {shown!r}: {reason}{hint}; allowed: {', '.join(FORMS)}")
 
 
 def _nearest(name: str, names: Mapping[str, str]) -> tuple[str, ...]:

@@ -98,26 +98,26 @@ def price_table() -> dict[str, Any]:
 @cache
 def accelerator_entries() -> dict[str, AcceleratorEntry]:
     entries = map(checked_entry, _json("accelerators.json")["accelerators"])
-    found = {entry.id: entry for entry in entries}
-    names = {name for entry in found.values() for name in (entry.id, *entry.aliases)}
+    by_id = {entry.id: entry for entry in entries}
+    names = {name for entry in by_id.values() for name in (entry.id, *entry.aliases)}
 
     def added(item: dict[str, Any]) -> AcceleratorEntry:
         entry = checked_entry(item)
-        own = {entry.id, *entry.aliases}
-        plugins.untaken(own, names)
+        entry_names = {entry.id, *entry.aliases}
+        plugins.untaken(entry_names, names)
         if entry.spec.efficiency_profile not in ("", *profiles()):
             raise ValueError(f"no efficiency profile {entry.spec.efficiency_profile!r}")
-        names.update(own)
+        names.update(entry_names)
         return entry
 
     outside = plugins.rows("catalog/accelerators.json", "accelerators", added)
-    return found | {entry.id: entry for entry in outside}
+    return by_id | {entry.id: entry for entry in outside}
 
 
 @cache
 def cluster_entries() -> dict[str, ClusterEntry]:
     presets = map(_cluster_of, _json("clusters.json")["clusters"])
-    return {entry.id: entry for entry in (*presets, *_instances())}
+    return {entry.id: entry for entry in (*presets, *_instance_entries())}
 
 
 @cache
@@ -153,7 +153,7 @@ class _Read(dict[str, Any]):
     @classmethod
     def _inner(cls, value: Any) -> Any:
         if isinstance(value, list):
-            return [cls._inner(one) for one in value]
+            return [cls._inner(item) for item in value]
         return cls(value) if isinstance(value, dict) else value
 
     def __getitem__(self, key: str) -> Any:
@@ -165,28 +165,28 @@ class _Read(dict[str, Any]):
         return super().get(key, default)
 
     def all_unread(self) -> set[str]:
-        """Also of the objects in it; a key that is no word of an entry is among them."""
+        """The unread keys of the object and of those in it, among them any that no entry has."""
         lists = (value if isinstance(value, list) else [value] for value in self.values())
-        inner = (one for values in lists for one in values if isinstance(one, _Read))
-        return self.unread.union(*(one.all_unread() for one in inner))
+        inner = (child for values in lists for child in values if isinstance(child, _Read))
+        return self.unread.union(*(child.all_unread() for child in inner))
 
 
 def checked_entry(item: dict[str, Any]) -> AcceleratorEntry:
     """The entry of an object.  Raises ValueError, which names the entry and the key."""
     read = _Read(item)
-    where = f"accelerators.json: {item.get('id', 'an entry without id')}"
+    place = f"accelerators.json: {item.get('id', 'an entry without id')}"
     try:
         entry = _accelerator_of(read)
     except KeyError as error:
         unknown = difflib.get_close_matches(error.args[0], read.all_unread(), n=1)
         hint = f"; {unknown[0]} is no key" if unknown else ""
-        raise ValueError(f"{where}: lacks {error.args[0]}{hint}") from None
+        raise ValueError(f"{place}: lacks {error.args[0]}{hint}") from None
     except ValidationError as error:
         (first, *_) = error.errors(include_url=False)
         key = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{where}: {key}: {first['msg']}, got {first['input']}") from None
+        raise ValueError(f"{place}: {key}: {first['msg']}, got {first['input']}") from None
     if unread := read.all_unread():
-        raise ValueError(f"{where}: {', '.join(sorted(unread))} is no key")
+        raise ValueError(f"{place}: {', '.join(sorted(unread))} is no key")
     return entry
 
 
@@ -243,7 +243,7 @@ def _cluster_of(item: dict[str, Any]) -> ClusterEntry:
     )
 
 
-def _instances() -> Iterator[ClusterEntry]:
+def _instance_entries() -> Iterator[ClusterEntry]:
     """The rows of `instances.json`: a node of a provider each."""
     document = _json("instances.json")
     for provider in document["providers"]:

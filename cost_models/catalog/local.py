@@ -71,7 +71,7 @@ def _nvidia_gpus() -> list[tuple[str, float]]:
 
     Memory that is the host's (GB10) has no number: 0 stands for the catalog's.
     """
-    rows = [line.rsplit(",", 1) for line in _printed(NVIDIA_SMI).splitlines() if line.strip()]
+    rows = [line.rsplit(",", 1) for line in _output_of(NVIDIA_SMI).splitlines() if line.strip()]
     try:
         return [(name.strip(), _bytes(memory.strip())) for name, memory in rows]
     except ValueError:
@@ -82,7 +82,7 @@ def _bytes(mebibytes: str) -> float:
     return 0.0 if mebibytes == "[N/A]" else float(mebibytes) * 2**20
 
 
-def _printed(command: tuple[str, ...]) -> str:
+def _output_of(command: tuple[str, ...]) -> str:
     """What a program prints; nothing where it is missing, fails or hangs."""
     try:
         answer = subprocess.run(
@@ -106,7 +106,7 @@ def _gpu_group(driver_name: str, count: int, memory_bytes: float) -> NodeGroup |
         spec = group.accelerator.model_copy(update={"memory_bytes": memory_bytes})
         host = {"accelerator": spec, "host_memory_bytes": _memory_bytes()}
         group = group.model_copy(update=host)
-        topology = read_topology(_printed(NVIDIA_SMI_TOPOLOGY))
+        topology = read_topology(_output_of(NVIDIA_SMI_TOPOLOGY))
         return linked(group, topology) if topology else group
     return None
 

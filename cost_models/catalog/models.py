@@ -31,26 +31,26 @@ class ModelEntry:
     @property
     def hub_name(self) -> str:
         """Its name on Hugging Face as its source spells it; empty where that states none."""
-        found = _HUB_NAME.search(self.source)
-        known = found is not None and normal(found[1]) in map(normal, self.aliases)
-        return found[1] if found is not None and known else ""
+        match = _HUB_NAME.search(self.source)
+        known = match is not None and normal(match[1]) in map(normal, self.aliases)
+        return match[1] if match is not None and known else ""
 
 
 @cache
 def models() -> tuple[ModelEntry, ...]:
     """All presets, in the order of the file; then those of plugins."""
     data = json.loads(Path(__file__).with_name("models.json").read_text("utf-8"))
-    found = tuple(map(_entry, data["models"]))
-    names = {normal(name) for entry in found for name in (entry.id, *entry.aliases)}
+    entries = tuple(map(_entry, data["models"]))
+    names = {normal(name) for entry in entries for name in (entry.id, *entry.aliases)}
 
     def added(row: dict[str, Any]) -> ModelEntry:
         entry = _entry(row)
-        own = {normal(name) for name in (entry.id, *entry.aliases)}
-        plugins.untaken(own, names)
-        names.update(own)
+        entry_names = {normal(name) for name in (entry.id, *entry.aliases)}
+        plugins.untaken(entry_names, names)
+        names.update(entry_names)
         return entry
 
-    return (*found, *plugins.rows("catalog/models.json", "models", added))
+    return (*entries, *plugins.rows("catalog/models.json", "models", added))
 
 
 def _entry(row: dict[str, Any]) -> ModelEntry:

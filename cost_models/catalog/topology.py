@@ -44,7 +44,7 @@ def read_topology(text: str) -> Topology | None:
 
 def _nics(table: list[list[str]]) -> int:
     header = next((row for row in table if row[:1] == ["GPU0"] and "X" not in row), [])
-    return sum(bool(_NIC.fullmatch(word)) for word in header)
+    return sum(bool(_NIC.fullmatch(cell)) for cell in header)
 
 
 def linked(group: NodeGroup, topology: Topology) -> NodeGroup:

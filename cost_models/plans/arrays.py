@@ -106,9 +106,9 @@ class Plans:
 
     def as_numbers(self) -> Plans:
         """A single plan with columns of shape ()."""
-        if self._is_one:
+        if self._is_scalar:
             return self
-        return self._each(lambda column: column.reshape(())[()])
+        return self._mapped(lambda column: column.reshape(())[()])
 
     def __len__(self) -> int:
         """Number of plans (0-d columns broadcast)."""
@@ -119,7 +119,7 @@ class Plans:
         return next((len(column) for _, column in self.columns() if column.ndim), 1)
 
     @cached_property
-    def _is_one(self) -> bool:
+    def _is_scalar(self) -> bool:
         return all(column.ndim == 0 for _, column in self.columns())
 
     def columns(self) -> Iterator[tuple[str, IntArray]]:
@@ -127,14 +127,14 @@ class Plans:
 
     def take(self, index: Any) -> Plans:
         """The plans at an index, mask or slice; 0-d columns stay 0-d."""
-        if self._is_one:
+        if self._is_scalar:
             return self
         if isinstance(index, np.ndarray) and index.dtype == np.bool_:
             index = np.flatnonzero(index)  # once for all columns
-        return self._each(lambda column: column if column.ndim == 0 else column[index])
+        return self._mapped(lambda column: column if column.ndim == 0 else column[index])
 
-    def _each(self, change: Callable[[IntArray], IntArray]) -> Plans:
-        """The same with every column changed."""
+    def _mapped(self, change: Callable[[IntArray], IntArray]) -> Plans:
+        """The plans with every column changed."""
         sizes = self.seq_length, self.global_batch_size
         seq_length, batch = (None if column is None else change(column) for column in sizes)
         columns = {name: change(column) for name, column in self.columns()}
@@ -144,8 +144,8 @@ class Plans:
         )  # fmt: skip
 
     def in_steps(self, seq_lengths: Sequence[int], batches: Sequence[int]) -> Plans:
-        """The same in steps of these sizes, one for each plan."""
-        shape = () if self._is_one else (len(self),)
+        """The plans in steps of these sizes, one for each plan."""
+        shape = () if self._is_scalar else (len(self),)
         sizes = (
             np.array(each, dtype=np.int64).reshape(shape)[()] for each in (seq_lengths, batches)
         )
@@ -167,29 +167,28 @@ class Plans:
     def micro_batches(self, global_batch_size: int) -> FloatArray:
         """Micro-batches of a step on each pipeline; whole for legal plans."""
         samples = global_batch_size if self.global_batch_size is None else self.global_batch_size
-        count: FloatArray = samples / (self.dp * self.micro_batch_size)
-        return count
+        return samples / (self.dp * self.micro_batch_size)
 
     def reads(self, field: str) -> NDArray[np.bool_]:
         """Which plans a field has an effect on, by its declared conditions."""
-        several = [
-            np.logical_and.reduce([self._meets(*one) for one in each.items()])
+        satisfied = [
+            np.logical_and.reduce([self._satisfies(*rule) for rule in each.items()])
             for each in conditions(ParallelPlan, field)
         ]
-        return np.asarray(np.logical_or.reduce(several) if several else True)
+        return np.asarray(np.logical_or.reduce(satisfied) if satisfied else True)
 
-    def _meets(self, field: str, rule: Rule) -> NDArray[np.bool_]:
+    def _satisfies(self, field: str, rule: Rule) -> NDArray[np.bool_]:
         """Where a field has the value that a rule asks for."""
         column: IntArray = getattr(self, field)
         if "const" not in rule:
             return np.asarray(column > rule["exclusiveMinimum"])
-        wanted = rule["const"]
-        return np.asarray(column == (code(field, wanted) if field in VOCABULARIES else wanted))
+        value = rule["const"]
+        return np.asarray(column == (code(field, value) if field in VOCABULARIES else value))
 
     def of_stage_layers(self, value: Callable[[tuple[int, ...]], int], none: int = 0) -> IntArray:
         """What `value` says of each plan's explicit layers; `none` where it has none."""
-        said = np.array([none, *map(value, self.stage_layers_table)], dtype=np.int64)
-        return np.asarray(said[self.stage_layers])
+        values = np.array([none, *map(value, self.stage_layers_table)], dtype=np.int64)
+        return np.asarray(values[self.stage_layers])
 
     def row(self, i: int) -> ParallelPlan:
         """Plan i as a document."""
@@ -201,12 +200,12 @@ class Plans:
 
     def values(self) -> dict[str, list[Any]]:
         """Every field as a list of what a document has, one element per plan."""
-        found = {}
+        columns = {}
         for name, column in self.columns():
-            codes, where = np.unique(np.broadcast_to(column, (len(self),)), return_inverse=True)
+            codes, inverse = np.unique(np.broadcast_to(column, (len(self),)), return_inverse=True)
             meanings = [self._decode(name, int(code)) for code in codes]
-            found[name] = [meanings[i] for i in where.tolist()]
-        return found
+            columns[name] = [meanings[i] for i in inverse.tolist()]
+        return columns
 
     def _decode(self, name: str, code: int) -> Any:
         if name == "recompute_modules":
@@ -226,8 +225,8 @@ _BY_STAGE = ("stage_layers", "recompute_layers")
 
 def _tuples(row: ParallelPlan) -> tuple[tuple[int, ...], ...]:
     """What the fields by stage of a plan say, each once."""
-    said = (getattr(row, name) for name in _BY_STAGE)
-    return tuple(dict.fromkeys(layers for layers in said if layers))
+    by_stage = (getattr(row, name) for name in _BY_STAGE)
+    return tuple(dict.fromkeys(layers for layers in by_stage if layers))
 
 
 def encode(row: ParallelPlan, name: str, table: tuple[tuple[int, ...], ...] = ()) -> int:
@@ -255,8 +254,7 @@ def encoded(field: str, value: object) -> int:
 
 def is_one_of(codes: IntArray, field: str, *names: str) -> FloatArray:
     """1.0 where a column of codes holds one of some names of its vocabulary, else 0.0."""
-    flags: FloatArray = _flags(field, names)[codes]
-    return flags
+    return _flags(field, names)[codes]
 
 
 @cache
@@ -277,12 +275,12 @@ def concatenate(*parts: Plans) -> Plans:
     """All batches as one; columns without a dimension are shared where they agree."""
     columns = {}
     for name in FIELDS:
-        own: list[IntArray] = [getattr(plans, name) for plans in parts]
-        if all(column.ndim == 0 and column == own[0] for column in own):
-            columns[name] = own[0]
+        parts_columns: list[IntArray] = [getattr(plans, name) for plans in parts]
+        if all(column.ndim == 0 and column == parts_columns[0] for column in parts_columns):
+            columns[name] = parts_columns[0]
         else:
-            whole = zip(own, parts, strict=True)
-            each = [np.broadcast_to(column, (len(plans),)) for column, plans in whole]
+            sized = zip(parts_columns, parts, strict=True)
+            each = [np.broadcast_to(column, (len(plans),)) for column, plans in sized]
             columns[name] = np.concatenate(each)
     return Plans(**columns, stage_layers_table=parts[0].stage_layers_table)
 
@@ -292,15 +290,15 @@ def joined(parts: Sequence[Plans]) -> Plans:
     if len(parts) == 1:
         return parts[0]
     table = tuple(dict.fromkeys(row for plans in parts for row in plans.stage_layers_table))
-    place = {row: number for number, row in enumerate(table, 1)}
-    return concatenate(*(_retabled(plans, table, place) for plans in parts))
+    indices = {row: number for number, row in enumerate(table, 1)}
+    return concatenate(*(_retabled(plans, table, indices) for plans in parts))
 
 
 def _retabled(
-    plans: Plans, table: tuple[tuple[int, ...], ...], place: dict[tuple[int, ...], int]
+    plans: Plans, table: tuple[tuple[int, ...], ...], indices: dict[tuple[int, ...], int]
 ) -> Plans:
     """The plans with another table of stage layers."""
-    codes = np.array([0, *(place[row] for row in plans.stage_layers_table)])
+    codes = np.array([0, *(indices[row] for row in plans.stage_layers_table)])
     columns = dict(plans.columns())
     for name in ("stage_layers", "recompute_layers"):
         columns[name] = codes[columns[name]]

@@ -221,8 +221,8 @@ class ParallelPlan(Spec):
         two_way = SCHEDULES[self.schedule].placement == "two-way"
         counts = {self.pp, self.pp if two_way else self.pp * self.vpp}
         if len(self.stage_layers) not in counts:
-            wanted = " or ".join(str(count) for count in sorted(counts))
-            raise ValueError(f"stage_layers names {len(self.stage_layers)} of {wanted} stages")
+            allowed = " or ".join(str(count) for count in sorted(counts))
+            raise ValueError(f"stage_layers names {len(self.stage_layers)} of {allowed} stages")
         if self.first_stage_layers or self.last_stage_layers:
             raise ValueError("give stage_layers, or first_stage_layers and last_stage_layers")
 

@@ -40,11 +40,11 @@ RUNTIMES: dict[str, Runtime] = {module.RUNTIME.name: module.RUNTIME for module i
 
 
 def _added(module: plugins.Module) -> Runtime:
-    found = plugins.attribute(module, "RUNTIME", Runtime)
-    plugins.untaken([found.name], RUNTIMES)
+    runtime = plugins.attribute(module, "RUNTIME", Runtime)
+    plugins.untaken([runtime.name], RUNTIMES)
     for name in TRAITS:
-        float(getattr(found, name))
-    return found
+        float(getattr(runtime, name))
+    return runtime
 
 
 for _module in plugins.modules("runtimes"):
@@ -56,7 +56,7 @@ for _module in plugins.modules("runtimes"):
 def traits(codes: NDArray[np.int64]) -> Traits:
     """The traits of plans whose runtimes have these codes: numbers for one, else arrays."""
     if codes.ndim == 0 or not codes.size or np.all(codes == codes.flat[0]):
-        return _one(int(codes.flat[0]) if codes.size else 0)
+        return _traits_of_code(int(codes.flat[0]) if codes.size else 0)
     return cast(Traits, _PerPlan(codes))
 
 
@@ -69,9 +69,9 @@ class _PerPlan:
     def __getattr__(self, name: str) -> NDArray[np.float64]:
         if name not in TRAITS:
             raise AttributeError(name)
-        found = _table()[name][self._codes]
-        setattr(self, name, found)
-        return found
+        values = _table()[name][self._codes]
+        setattr(self, name, values)
+        return values
 
 
 @cache
@@ -81,5 +81,5 @@ def _table() -> dict[str, NDArray[np.float64]]:
 
 
 @cache
-def _one(code: int) -> Traits:
+def _traits_of_code(code: int) -> Traits:
     return Traits(**{name: float(values[code]) for name, values in _table().items()})

@@ -58,7 +58,7 @@ def block_order(stages: int, micro_batches: int, block: Block, limit: int) -> Or
     forward_from = [[sys.maxsize] * micro_batches for _ in range(2 * stages)]
     gradient_from = [[sys.maxsize] * micro_batches for _ in range(2 * stages)]
     forward_from[0] = [0] * micro_batches
-    cursor, held = [0] * stages, [0] * stages
+    cursor, in_flight = [0] * stages, [0] * stages
     due: list[deque[Action]] = [deque() for _ in range(stages)]
     done: list[list[Action]] = [[] for _ in range(stages)]
 
@@ -70,7 +70,7 @@ def block_order(stages: int, micro_batches: int, block: Block, limit: int) -> Or
         stage = last - rank if action.chunk else rank
         backward = action.kind is Kind.INPUT_GRADIENT
         arrived = (gradient_from if backward else forward_from)[stage][action.micro_batch] <= slot
-        return action if arrived and (backward or held[rank] < limit) else None
+        return action if arrived and (backward or in_flight[rank] < limit) else None
 
     def run(rank: int, slot: int) -> bool:
         """Run one action of the rank in this slot; False if none can run."""
@@ -79,7 +79,7 @@ def block_order(stages: int, micro_batches: int, block: Block, limit: int) -> Or
             if not due[rank]:
                 return False
             done[rank].append(due[rank].popleft())
-            held[rank] -= 1
+            in_flight[rank] -= 1
             return True
         cursor[rank] += 1
         done[rank].append(action)
@@ -90,7 +90,7 @@ def block_order(stages: int, micro_batches: int, block: Block, limit: int) -> Or
             if stage:
                 gradient_from[stage - 1][batch] = slot + 1
         else:
-            held[rank] += 1
+            in_flight[rank] += 1
             if stage < last:
                 forward_from[stage + 1][batch] = slot + 1
             else:

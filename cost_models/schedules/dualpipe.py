@@ -34,10 +34,7 @@ def dualpipe_extra_s(
     """
     total_s = np.add(forward_s, input_gradient_s) + weight_gradient_s
     hops = (others_s / total_s - 1.0) / 2.0
-    extra_s: Array = np.maximum(
-        0.0, pairs_extra_s(forward_s, input_gradient_s, weight_gradient_s, hops)
-    )
-    return extra_s
+    return np.maximum(0.0, pairs_extra_s(forward_s, input_gradient_s, weight_gradient_s, hops))
 
 
 @formula("1", "dualpipe")

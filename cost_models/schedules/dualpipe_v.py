@@ -72,7 +72,7 @@ def pair_steps(before: int, behind: int, steady: int) -> list[Step]:
     # Backwards of both chunks in turn; the later half of them is split.
     closing = [B1, B0] * (before + 1)
     split = [I1 if step == B1 else I0 for step in closing[before + 1 :]]
-    put_off = [W1 if step == I1 else W0 for step in split] + [W0] * behind
+    delayed = [W1 if step == I1 else W0 for step in split] + [W0] * behind
     return [
         *[F0] * (2 * behind),
         *[F0, F1] * (before + 1),
@@ -81,8 +81,8 @@ def pair_steps(before: int, behind: int, steady: int) -> list[Step]:
         *[B1, F1, B0] * behind,
         *closing[: before + 1],
         *split,
-        *chain.from_iterable((weight, I0) for weight in put_off[:behind]),
-        *put_off[behind:],
+        *chain.from_iterable((weight, I0) for weight in delayed[:behind]),
+        *delayed[behind:],
     ]
 
 

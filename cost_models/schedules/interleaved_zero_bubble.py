@@ -26,8 +26,8 @@ def delayed_weights_in_flight(
     and r more before the first weight gradient.  g: micro-batches of a round, p where m is a
     multiple of p; then p units on every rank.
     """
-    held = np.subtract(chunks, 1.0) * round_size(stages, micro_batches) + stages
-    return np.minimum(micro_batches, held / chunks) + np.multiply(stage, 0.0)
+    chunks_in_flight = np.subtract(chunks, 1.0) * round_size(stages, micro_batches) + stages
+    return np.minimum(micro_batches, chunks_in_flight / chunks) + np.multiply(stage, 0.0)
 
 
 def order(stages: int, chunks: int, micro_batches: int) -> Order:

@@ -43,8 +43,8 @@ def makespan_s(
     # last entry (index -1) is the start, for actions that wait for nothing.
     size = len(seconds)
     free, arrived, link_free = ([0.0] * (size + 1) for _ in range(3))
-    for i, (before, source, sent_before) in enumerate(waits.actions):
-        now, ready = free[before], arrived[source]
+    for i, (previous, source, sent_before) in enumerate(waits.actions):
+        now, ready = free[previous], arrived[source]
         end = (ready if ready > now else now) + seconds[i]
         if sent_before is None:
             free[i] = arrived[i] = end
@@ -75,12 +75,12 @@ class _Waits:
 def _waits(name: str, stages: int, chunks: int, micro_batches: int) -> _Waits:
     schedule = SCHEDULES[name]
     equal = Times.equal(stages, chunks, 1.0, 1.0, 1.0)
-    found = simulate(schedule, stages, chunks, micro_batches, equal)
+    simulated = simulate(schedule, stages, chunks, micro_batches, equal)
     # Every action takes some time, so it ends after all that it waits for.
     rows = sorted(
-        (end, rank, place)
-        for rank, ends in enumerate(found.end_s)
-        for place, end in enumerate(ends.tolist())
+        (end, rank, index)
+        for rank, ends in enumerate(simulated.end_s)
+        for index, end in enumerate(ends.tolist())
     )
     routes = [schedule.route(stages, chunks, batch) for batch in range(micro_batches)]
     spots = [{spot: position for position, spot in enumerate(route)} for route in routes]
@@ -88,8 +88,8 @@ def _waits(name: str, stages: int, chunks: int, micro_batches: int) -> _Waits:
     forward, backward = dict[tuple[int, int], int](), dict[tuple[int, int], int]()
     actions: list[tuple[int, int, int | None]] = []
     seconds_of = []
-    for i, (_, rank, place) in enumerate(rows):
-        kind, batch, chunk = found.order[rank][place]
+    for i, (_, rank, index) in enumerate(rows):
+        kind, batch, chunk = simulated.order[rank][index]
         position, end = spots[batch][rank, chunk], len(routes[batch]) - 1
         source, target = -1, rank
         if kind == Kind.FORWARD:

@@ -36,7 +36,7 @@ class Times:
         cls, stages: int, chunks: int, forward_s: float, input_gradient_s: float,
         weight_gradient_s: float,
     ) -> Times:  # fmt: skip
-        """The same times on every rank and chunk."""
+        """Equal times on every rank and chunk."""
         shape = (stages, chunks)
         return cls(
             np.full(shape, forward_s),
@@ -140,9 +140,9 @@ def run(
     state.idle_s[:, 4] = makespan - finish
     begin = np.array([row[0] if row else 0.0 for row in starts])
     visits = state.length / ranks
-    held = tuple(_units_held(actions, visits, freed_at_input) for actions in order)
-    worst = [int(np.argmax(row)) if len(row) else 0 for row in held]
-    peaks = [row[w] if len(row) else 0.0 for row, w in zip(held, worst, strict=True)]
+    held_units = tuple(_units_held(actions, visits, freed_at_input) for actions in order)
+    worst = [int(np.argmax(row)) if len(row) else 0 for row in held_units]
+    peaks = [row[w] if len(row) else 0.0 for row, w in zip(held_units, worst, strict=True)]
     return Simulation(
         order=order,
         start_s=tuple(np.array(row) for row in starts),
@@ -152,7 +152,7 @@ def run(
         idle_s=state.idle_s,
         peak_units=np.array(peaks),
         peak_at_s=np.array([row[w] if row else 0.0 for row, w in zip(starts, worst, strict=True)]),
-        held_units=held,
+        held_units=held_units,
     )
 
 
@@ -168,13 +168,13 @@ class _Run:
         self._order, self._links = order, links
         # The position of (rank, chunk) on each distinct route: one, or one per direction.
         kinds: dict[Route, int] = {}
-        self._way = [kinds.setdefault(route, len(kinds)) for route in routes]
-        self._place = [{spot: i for i, spot in enumerate(route)} for route in kinds]
+        self._route_of = [kinds.setdefault(route, len(kinds)) for route in routes]
+        self._positions = [{spot: i for i, spot in enumerate(route)} for route in kinds]
         self._spots = list(kinds)
         gradient, weight = times.input_gradient_s, times.weight_gradient_s
         # By kind; `advance` adds the weight gradient's seconds to a fused backward.
         by_kind = (times.forward_s, gradient, gradient, weight)
-        self._seconds = [one.tolist() for one in by_kind]
+        self._seconds = [seconds.tolist() for seconds in by_kind]
         self._ready, self._sent = (
             [[[_NEVER] * self.length for _ in routes] for _ in ("forward", "backward")]
             for _ in ("ready", "sent")
@@ -193,7 +193,7 @@ class _Run:
         reached = []
         while done < len(actions):
             kind, batch, chunk = actions[done]
-            position = self._place[self._way[batch]][rank, chunk]
+            position = self._positions[self._route_of[batch]][rank, chunk]
             start = now
             if kind != _WEIGHT_GRADIENT:
                 back = kind != _FORWARD
@@ -202,7 +202,7 @@ class _Run:
                     break
                 if ready > now:
                     start = ready
-                    self._wait(rank, back, now, start, self._sent[back][batch][position])
+                    self._record_idle(rank, back, now, start, self._sent[back][batch][position])
             now = start + self._seconds[kind][rank][chunk]
             if kind == _BACKWARD:
                 now += self._seconds[_WEIGHT_GRADIENT][rank][chunk]
@@ -210,7 +210,7 @@ class _Run:
             self.ends[rank].append(now)
             done += 1
             if kind != _WEIGHT_GRADIENT:
-                target, arrival = self._deliver(rank, back, batch, position, now)
+                target, arrival = self._pass_on(rank, back, batch, position, now)
                 if target != rank:
                     reached.append(target)
                     if self._links.blocking:
@@ -218,7 +218,7 @@ class _Run:
         self.cursor[rank], self.clock[rank] = done, now
         return reached
 
-    def _wait(self, rank: int, back: bool, now: float, start: float, sent: float) -> None:
+    def _record_idle(self, rank: int, back: bool, now: float, start: float, sent: float) -> None:
         """Record idle time by cause: the fill, a late message, or the sender's computation."""
         row = self.idle_s[rank]
         if not self.starts[rank]:
@@ -228,7 +228,7 @@ class _Run:
             row[3] += late
             row[2 if back else 1] += start - now - late
 
-    def _deliver(
+    def _pass_on(
         self, rank: int, back: bool, batch: int, position: int, end: float
     ) -> tuple[int, float]:
         """Pass a result to the next position on its route; returns (rank there, arrival time)."""
@@ -239,7 +239,7 @@ class _Run:
         if back and position == 0:
             return rank, end
         following = position - 1 if back else position + 1
-        target = self._spots[self._way[batch]][following][0]
+        target = self._spots[self._route_of[batch]][following][0]
         arrival = end
         if target != rank:
             # A link serves one message at a time.

@@ -50,14 +50,13 @@ class _Step:
             weight = np.maximum(COST_STEPS - costs.sum(axis=0), 0)
             took = self.levels.makespans_s(*(np.stack([*costs, weight]) / self.visits))
             self.known[*costs] = took - self.micro_batches * (costs.sum(axis=0) + weight)
-        found: NDArray[np.float64] = self.known[forward, gradient]
-        return found
+        return self.known[forward, gradient]
 
 
 _step = lru_cache(maxsize=1 << 10)(_Step)
 
 
-def _waiting(
+def _wait_coefficients(
     schedule: PipelineSchedule, stages: int, chunks: int, micro_batches: int,
     forward: NDArray[np.int64], gradient: NDArray[np.int64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
@@ -115,8 +114,8 @@ def simulated_extra_s(
     for number, first in enumerate(steps.first):
         of = steps.inverse == number
         p, chunks, m = (int(column[first]) for column in lengths)
-        found = _waiting(schedule, p, chunks, m, forwards[of], gradients[of])
-        waits[of] = np.stack(found, axis=1)
+        seconds = _wait_coefficients(schedule, p, chunks, m, forwards[of], gradients[of])
+        waits[of] = np.stack(seconds, axis=1)
     fixed, pace = groups.spread(waits).reshape(-1, 2).T
     result[index] = fixed * others + pace * count * work
     return result

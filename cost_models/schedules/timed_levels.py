@@ -21,19 +21,19 @@ class Levels:
 
     def __init__(self, order: Order, routes: list[Route]) -> None:
         length = len(routes[0])
-        place = {route: {spot: i for i, spot in enumerate(route)} for route in set(routes)}
+        positions = {route: {spot: i for i, spot in enumerate(route)} for route in set(routes)}
         # Number 0 is the start of the step, for actions that wait for nothing else.
-        kinds, before, needed, level = [0], [0], [0], [0]
+        kinds, previous, needed, level = [0], [0], [0], [0]
         forward: dict[tuple[int, int], int] = {}
         backward: dict[tuple[int, int], int] = {}
         last, cursor = [0] * len(order), [0] * len(order)
-        left = sum(map(len, order))
-        while left:
-            found = left
+        waiting = sum(map(len, order))
+        while waiting:
+            waiting_before = waiting
             for rank, actions in enumerate(order):
                 while cursor[rank] < len(actions):
                     kind, batch, chunk = actions[cursor[rank]]
-                    at = place[routes[batch]][rank, chunk]
+                    at = positions[routes[batch]][rank, chunk]
                     need: int | None = 0
                     if kind == Kind.FORWARD:
                         need = forward.get((batch, at - 1)) if at else 0
@@ -45,7 +45,7 @@ class Levels:
                         break
                     number = len(kinds)
                     kinds.append(kind)
-                    before.append(last[rank])
+                    previous.append(last[rank])
                     needed.append(need)
                     level.append(1 + max(level[last[rank]], level[need]))
                     if kind == Kind.FORWARD:
@@ -54,14 +54,14 @@ class Levels:
                         backward[batch, at] = number
                     last[rank] = number
                     cursor[rank] += 1
-                    left -= 1
-            if left == found:
-                raise Deadlock(f"{left} actions wait for ever")
+                    waiting -= 1
+            if waiting == waiting_before:
+                raise Deadlock(f"{waiting} actions wait for ever")
         by_level = np.argsort(level, kind="stable")
         row = np.empty_like(by_level)
         row[by_level] = np.arange(len(by_level))
         self.kinds = np.array(kinds)[by_level]
-        self.before = row[before][by_level]
+        self.before = row[previous][by_level]
         self.needed = row[needed][by_level]
         self.starts = np.searchsorted(np.array(level)[by_level], np.arange(1, max(level) + 2))
 

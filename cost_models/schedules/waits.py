@@ -33,5 +33,4 @@ def least_wait_share(plans: Plans, global_batch_size: int) -> FloatArray:
     """
     micro_batches = plans.micro_batches(global_batch_size)
     equal = looped_extra_s(1.0, plans.pp - 1.0, plans.vpp, micro_batches)
-    share: FloatArray = np.where(waits_as_a_loop(plans), equal / micro_batches, 0.0)
-    return share
+    return np.where(waits_as_a_loop(plans), equal / micro_batches, 0.0)

@@ -121,33 +121,33 @@ def order(stages: int, chunks: int, micro_batches: int) -> Order:
         if micro_batches < full:
             actions = tuple(action for action in actions if action.micro_batch < micro_batches)
         if 2 * micro_batches < 3 * stages - 1:
-            return put_off(actions, 2 * stages)
+            return delay_weight_gradients(actions, 2 * stages)
         return actions
 
     return tuple(of_rank(rank) for rank in range(stages))
 
 
-def put_off(actions: Sequence[Action], limit: int) -> tuple[Action, ...]:
+def delay_weight_gradients(actions: Sequence[Action], limit: int) -> tuple[Action, ...]:
     """The same forwards and input gradients, with weight gradients delayed.
 
     They run before a forward that would exceed `limit` held chunks, in the drain's gaps between the
     first chunk's input gradients, and otherwise at the end.
     """
-    kept = [action for action in actions if action.kind is not Kind.WEIGHT_GRADIENT]
-    drain = 1 + max(place for place, (kind, _, chunk) in enumerate(kept) if (kind, chunk) == I1)
+    others = [action for action in actions if action.kind is not Kind.WEIGHT_GRADIENT]
+    drain = 1 + max(index for index, (kind, _, chunk) in enumerate(others) if (kind, chunk) == I1)
     waiting: deque[Action] = deque()
     row: list[Action] = []
-    held = 0
-    for place, action in enumerate(kept):
+    delayed = 0
+    for index, action in enumerate(others):
         if action.kind is Kind.FORWARD:
-            if held == limit:
+            if delayed == limit:
                 row.append(waiting.popleft())
-                held -= 1
-            held += 1
+                delayed -= 1
+            delayed += 1
         row.append(action)
         if action.kind is Kind.INPUT_GRADIENT:
             waiting.append(action._replace(kind=Kind.WEIGHT_GRADIENT))
-            if place >= drain:
+            if index >= drain:
                 row.append(waiting.popleft())
     return (*row, *waiting)
 

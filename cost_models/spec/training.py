@@ -206,7 +206,7 @@ class TrainingSpec(Spec):
 
     @property
     def resident_optimizer_bytes(self) -> float:
-        """Those of optimizer_bytes_per_parameter that the driver never moves to the host."""
+        """The part of optimizer_bytes_per_parameter that the driver never moves to the host."""
         if OPTIMIZERS[self.optimizer].paged:
             return float(self.master_weight_bytes)
         return self.optimizer_bytes_per_parameter
@@ -214,8 +214,8 @@ class TrainingSpec(Spec):
     @property
     def moment_bytes(self) -> float:
         """Bytes of one number that the optimizer keeps."""
-        own = OPTIMIZERS[self.optimizer].moment_bytes
-        return DTYPE_BYTES[self.optimizer_state_dtype] if own is None else own
+        fixed_bytes = OPTIMIZERS[self.optimizer].moment_bytes
+        return DTYPE_BYTES[self.optimizer_state_dtype] if fixed_bytes is None else fixed_bytes
 
     @property
     def packs(self) -> bool:
@@ -232,5 +232,5 @@ class TrainingSpec(Spec):
         """Tokens without padding."""
         if not self.sample_lengths or self.packing == "packed":
             return self.positions_per_iteration
-        kept = (min(length, self.seq_length) for length in self.sample_lengths)
-        return round(self.global_batch_size * sum(kept) / len(self.sample_lengths))
+        lengths = (min(length, self.seq_length) for length in self.sample_lengths)
+        return round(self.global_batch_size * sum(lengths) / len(self.sample_lengths))

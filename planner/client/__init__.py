@@ -27,7 +27,7 @@ from planner.documents.service import OVER, JobAnswer
 from planner.progress import current, step
 
 __all__ = ["Client"]
-_PATIENCE_S = 60.0  # of a job's follower, while the service starts again
+_PATIENCE_S = 60.0  # time that a job's follower waits while the service starts again
 _PAUSE_S = 1.0
 
 

@@ -26,7 +26,7 @@ T = TypeVar("T")
 Document = Mapping[str, Any]
 KEY, KEY_FILE = "PLANNER_API_KEY", "PLANNER_API_KEY_FILE"
 _JSON, _EVENTS = "application/json", "text/event-stream"
-_KEPT = ("id", "cached", "links", "spent")  # metadata of a stored answer
+_STORED_FIELDS = ("id", "cached", "links", "spent")  # metadata of a stored answer
 
 
 class Budget(TypedDict, total=False):
@@ -70,7 +70,7 @@ class Calls:
 
     def __init__(self, url: str, key: str | None = None, timeout_s: float = 900.0) -> None:
         """url: such as http://localhost:8000.  timeout_s: of silence.  Raises RequestError."""
-        self.url, self.timeout_s = _checked(url), timeout_s
+        self.url, self.timeout_s = _checked_url(url), timeout_s
         self.kept: AnswerHeaders | None = None
         self.best: Document | None = None
         self._key = None if key is None else _checked_key(key)
@@ -100,7 +100,7 @@ class Calls:
         sent = self._request(method, path, document, query, {"Accept": accept, **(headers or {})})
         with self._open(sent) as response:
             if response.headers.get_content_type() == _EVENTS:
-                content = self._last(response)
+                content = self._last_document(response)
             else:
                 content = self._content(response)
         return self.read_answer(kind, content)
@@ -133,16 +133,16 @@ class Calls:
         query: Mapping[str, Any] | None,
         headers: Mapping[str, str | None],
     ) -> Request:
-        given = {name: value for name, value in (query or {}).items() if value is not None}
-        address = f"{self.url}{path}" + (f"?{urlencode(given)}" if given else "")
+        parameters = {name: value for name, value in (query or {}).items() if value is not None}
+        address = f"{self.url}{path}" + (f"?{urlencode(parameters)}" if parameters else "")
         body = None if document is None else json.dumps(document).encode()
         sent = Request(address, body, method=method)
-        own = {"Accept-Encoding": "gzip", "User-Agent": "parallel-planner"}
+        defaults = {"Accept-Encoding": "gzip", "User-Agent": "parallel-planner"}
         if body is not None:
-            own["Content-Type"] = _JSON
+            defaults["Content-Type"] = _JSON
         if self._key is not None:
-            own["Authorization"] = f"Bearer {self._key}"
-        for name, value in {**own, **headers}.items():
+            defaults["Authorization"] = f"Bearer {self._key}"
+        for name, value in {**defaults, **headers}.items():
             if value is not None:
                 sent.add_header(name, value)
         return sent
@@ -171,16 +171,16 @@ class Calls:
         except (OSError, HTTPException) as error:
             raise refusals.unreachable(self.url, error) from None
 
-    def _last(self, response: HTTPResponse) -> bytes:
+    def _last_document(self, response: HTTPResponse) -> bytes:
         """The document of the last event of a stream; its progress is told to whoever watches."""
         for event in self._events(response):
             if event.name == "done":
                 return event.data
             if event.name == "problem":
                 raise self._refusal(self.read_answer(_Problem, event.data).status, event.data)
-            told = self.read_answer(Step, event.data)
-            self.best = told.best
-            step(told.done, told.total)
+            latest = self.read_answer(Step, event.data)
+            self.best = latest.best
+            step(latest.done, latest.total)
             if current().enough():
                 raise KeyboardInterrupt  # the service ends a search whose caller leaves
         raise refusals.unreachable(self.url, EOFError("the connection was closed"))
@@ -193,8 +193,8 @@ class Calls:
         """The answer in a JSON document.  Raises ServiceError."""
         try:
             document = json.loads(content)
-            if isinstance(document, dict) and document.keys() >= {*_KEPT}:
-                self.kept = AnswerHeaders(**{name: document.pop(name) for name in _KEPT})
+            if isinstance(document, dict) and document.keys() >= {*_STORED_FIELDS}:
+                self.kept = AnswerHeaders(**{name: document.pop(name) for name in _STORED_FIELDS})
                 content = json.dumps(document).encode()
             adapter = kind if isinstance(kind, TypeAdapter) else TypeAdapter(kind)
             return adapter.validate_json(content)
@@ -237,19 +237,19 @@ def _checked_key(key: str) -> str:
     return key
 
 
-def _checked(url: str) -> str:
+def _checked_url(url: str) -> str:
     """The address of a service without a / at its end.  Raises RequestError."""
     try:
-        found = urlsplit(url)
-        fine = found.scheme in ("http", "https") and bool(found.hostname) and found.port != 0
+        parts = urlsplit(url)
+        fine = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         fine = False
     if not fine or not url.isascii() or not url.isprintable() or " " in url:
         detail = f"must be such as http://localhost:8000, got {shown(url)!r}"
         raise refuse("/server", "bad_url", detail)
-    if "@" in found.netloc:
+    if "@" in parts.netloc:
         detail = f"has a name or a key in it, which others can see: set {KEY} instead"
         raise refuse("/server", "bad_url", detail)
-    if found.query or found.fragment:
+    if parts.query or parts.fragment:
         raise refuse("/server", "bad_url", "has a ? or a #, which no address of a service has")
     return url.rstrip("/")

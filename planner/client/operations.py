@@ -39,41 +39,41 @@ class Operation:
 def operations() -> Iterator[tuple[str, Operation]]:
     """Every operation with the name of its method."""
     for question in QUESTIONS.values():
-        yield from _of_question(question)
+        yield from _question_operations(question)
     for kind in KINDS:
-        yield from _of_jobs(kind)
-    for many, one in (
+        yield from _job_operations(kind)
+    for many, entry in (
         ("models", "Model"), ("accelerators", "Accelerator"), ("clusters", "Cluster"),
         ("frameworks", "Framework"), ("schedules", "Schedule"),
     ):  # fmt: skip
         path = f"/v1/catalog/{many}"
         yield many, Operation("GET", path, f"{_CATALOG}:{many.title()}")
-        yield one.lower(), Operation("GET", f"{path}/{{id}}", f"{_CATALOG}:{one}Entry")
+        yield entry.lower(), Operation("GET", f"{path}/{{id}}", f"{_CATALOG}:{entry}Entry")
     yield from _OTHERS.items()
 
 
-def _of_question(question: Question) -> Iterator[tuple[str, Operation]]:
-    own = (one.name for one in question.parameters if f"{{{one.name}}}" not in question.path)
+def _question_operations(question: Question) -> Iterator[tuple[str, Operation]]:
+    query = (p.name for p in question.parameters if f"{{{p.name}}}" not in question.path)
     path, answer = f"/v1{question.path}", question.answer_type
     yield (
         question.name,
-        Operation("POST", path, answer, (*own, *_BUDGET), True, question.effort == "long"),
+        Operation("POST", path, answer, (*query, *_BUDGET), True, question.effort == "long"),
     )
     if question.kept:
         yield f"kept_{question.name}", Operation("GET", f"{path}/{{id}}", answer)
 
 
-def _of_jobs(kind: str) -> Iterator[tuple[str, Operation]]:
+def _job_operations(kind: str) -> Iterator[tuple[str, Operation]]:
     path, job = f"/v1/{kind}", f"{_JOBS}:JobAnswer"
-    one = f"{path}/{{id}}"
+    job_path = f"{path}/{{id}}"
     started = ("idempotency_key", *_BUDGET)
     yield f"start_{kind}", Operation("POST", path, job, started, document=True)
     yield f"list_{kind}", Operation("GET", path, f"{_JOBS}:JobPage", ("state", "limit", "cursor"))
-    yield f"get_{kind}", Operation("GET", one, job)
-    yield f"delete_{kind}", Operation("DELETE", one)
-    yield f"follow_{kind}", Operation("GET", f"{one}/events", "events", ("last_event_id",))
-    yield f"log_of_{kind}", Operation("GET", f"{one}/logs", "text")
-    yield f"cancel_{kind}", Operation("POST", f"{one}/cancel", job)
+    yield f"get_{kind}", Operation("GET", job_path, job)
+    yield f"delete_{kind}", Operation("DELETE", job_path)
+    yield f"follow_{kind}", Operation("GET", f"{job_path}/events", "events", ("last_event_id",))
+    yield f"log_of_{kind}", Operation("GET", f"{job_path}/logs", "text")
+    yield f"cancel_{kind}", Operation("POST", f"{job_path}/cancel", job)
 
 
 _OTHERS = {
@@ -121,17 +121,17 @@ class Operations(Calls):
         return partial(self._called, name, known[name])
 
     def __dir__(self) -> list[str]:
-        """Beside what is written here, every operation."""
+        """The names written here, and every operation."""
         return [*super().__dir__(), *(name for name, _ in operations())]
 
     def _called(self, name: str, operation: Operation, *given: Any, **named: Any) -> Any:
-        words = re.findall(r"{(\w+)}", operation.path)
-        if len(given) != len(words) + operation.document or not named.keys() <= {*operation.takes}:
-            wanted = [*words, *(["document"] if operation.document else [])]
-            optional = "".join(f", {one}=..." for one in operation.takes)
-            raise TypeError(f"it is called as {name}({', '.join(wanted)}{optional})")
-        path = operation.path.format(**dict(zip(words, map(part, given), strict=False)))
-        headers = {_HEADERS[one]: named.pop(one) for one in _HEADERS if one in named}
+        names = re.findall(r"{(\w+)}", operation.path)
+        if len(given) != len(names) + operation.document or not named.keys() <= {*operation.takes}:
+            expected = [*names, *(["document"] if operation.document else [])]
+            optional = "".join(f", {name}=..." for name in operation.takes)
+            raise TypeError(f"it is called as {name}({', '.join(expected)}{optional})")
+        path = operation.path.format(**dict(zip(names, map(part, given), strict=False)))
+        headers = {_HEADERS[name]: named.pop(name) for name in _HEADERS if name in named}
         if operation.answer == "text":
             return self.text(path)
         if operation.answer == "events":
@@ -141,7 +141,7 @@ class Operations(Calls):
             return None
         answer = operation.answer
         kind = TypeAdapter(resolved(answer) if isinstance(answer, str) else answer())
-        document = given[len(words)] if operation.document else None
+        document = given[len(names)] if operation.document else None
         return self.ask(
             kind, operation.verb, path, document, query=named, headers=headers,
             streams=operation.streams,

@@ -16,7 +16,7 @@ from planner.presentation.terminal.progress_bar import counted
 if TYPE_CHECKING:
     from planner.learning.accuracy.predict import Prediction
 
-MOST_SHOTS = 100
+MAX_SHOTS = 100
 
 
 def accuracy(
@@ -46,8 +46,8 @@ def accuracy(
     if reports is not None:
         others = {"--data": data, "--source": source, "--rows": rows, "--html": html}
         others |= {"--profile": profile, "--shots": shots}
-        if given := [name for name, value in others.items() if value]:
-            raise typer.BadParameter(f"--reports has its own runs: {given[0]} does not go with it")
+        if stated := [name for name, value in others.items() if value]:
+            raise typer.BadParameter(f"--reports has its own runs: {stated[0]} does not go with it")
         return _score_reports(reports, json)
     from planner.documents.saving import write_picture
     from planner.evidence.published_runs.runs import PUBLISHED_RUNS
@@ -93,11 +93,11 @@ def _counts(text: str) -> tuple[int, ...]:
     """The numbers of runs to show; raises RequestError."""
     from planner.documents.problems import refuse
 
-    words = text.split(",")
-    if not all(re.fullmatch("[0-9]{1,3}", word) and int(word) <= MOST_SHOTS for word in words):
-        detail = f"numbers from 0 to {MOST_SHOTS}, such as 0,1,3,5"
+    items = text.split(",")
+    if not all(re.fullmatch("[0-9]{1,3}", item) and int(item) <= MAX_SHOTS for item in items):
+        detail = f"numbers from 0 to {MAX_SHOTS}, such as 0,1,3,5"
         raise refuse("/shots", "not_allowed", detail, text)
-    return tuple(sorted({int(word) for word in words}))
+    return tuple(sorted({int(item) for item in items}))
 
 
 def _predictions(path: Path, source: str | None, profile: str | None) -> Iterator[Prediction]:
@@ -108,12 +108,12 @@ def _predictions(path: Path, source: str | None, profile: str | None) -> Iterato
     from planner.learning.accuracy.predict import predict
 
     chosen = looked_up("/profile", lambda: profiles.find(profile)) if profile else None
-    total = _checked(path, source)
+    total = _count_rows(path, source)
     runs = (run for run in runs_in(path) if source in (None, run.source_key))
     return counted("predicting", (predict(run, profile=chosen) for run in runs), total)
 
 
-def _checked(path: Path, source: str | None) -> int:
+def _count_rows(path: Path, source: str | None) -> int:
     """How many rows there are; raises RequestError where the file or the source is no good."""
     from planner.documents.problems import nearest, refuse
     from planner.evidence.published_runs.runs import count_runs, runs_in

@@ -15,16 +15,16 @@ def backup(file: Annotated[Path, typer.Argument(help="a new file")]) -> int:
     """Write all that the service keeps into one file; it may run meanwhile."""
     from planner.running.store.backup import backup as written
 
-    return _listed(written(file, os.environ.get("PLANNER_DATABASE_URL") or None))
+    return _print_names(written(file, os.environ.get("PLANNER_DATABASE_URL") or None))
 
 
 def restore(file: Annotated[Path, typer.Argument(help="of planner backup")]) -> int:
     """Put a backup into an empty data folder, and its database; the service is stopped."""
     from planner.running.store.backup import restore as restored
 
-    return _listed(restored(file, os.environ.get("PLANNER_DATABASE_URL") or None))
+    return _print_names(restored(file, os.environ.get("PLANNER_DATABASE_URL") or None))
 
 
-def _listed(names: list[str]) -> int:
+def _print_names(names: list[str]) -> int:
     print("\n".join(names))
     return FINE

@@ -57,17 +57,17 @@ def calibrate(
     name = name or site or "local"
     base = calibration_request.names(name, extends)
     if source is None and not option_values:
-        asked, jobs = calibration_request.full(max_seconds)
+        request, jobs = calibration_request.full(max_seconds)
     else:
-        asked, jobs = calibration_request.of_plan(
+        request, jobs = calibration_request.of_plan(
             read_request(source, option_values, need_plan=True), max_seconds
         )
     limits = calibration_request.limits(max_seconds)
     with running(json) as progress:
-        found = run.calibrate(asked, jobs, name, base, limits, progress)
-    path = profiles.save(found)
+        calibration = run.calibrate(request, jobs, name, base, limits, progress)
+    path = profiles.save(calibration)
     wrote = f"\nwrote {path}; use it with --site {name}"
-    output.show(found, json, lambda screen: _screen(found), [wrote])
+    output.show(calibration, json, lambda screen: _screen(calibration), [wrote])
     return FINE
 
 

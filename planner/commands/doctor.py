@@ -48,11 +48,11 @@ def _table(diagnosis: Diagnosis) -> Table:
 def _verdict(diagnosis: Diagnosis) -> str:
     count = {state: sum(c.state == state for c in diagnosis.checks) for state in _STYLES}
     if not diagnosis.healthy:
-        several = "s" * (count["fail"] != 1)
+        plural = "s" * (count["fail"] != 1)
         return (
-            f"planner {diagnosis.version}: {count['fail']} problem{several} to fix before it works"
+            f"planner {diagnosis.version}: {count['fail']} problem{plural} to fix before it works"
         )
     if count["warn"]:
-        several = "s" * (count["warn"] != 1)
-        return f"planner {diagnosis.version} works, with {count['warn']} warning{several}"
+        plural = "s" * (count["warn"] != 1)
+        return f"planner {diagnosis.version} works, with {count['warn']} warning{plural}"
     return f"planner {diagnosis.version} is healthy"

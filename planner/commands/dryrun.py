@@ -34,10 +34,10 @@ def dryrun(
     from planner.running.validate.dryrun.run import dry_run
     from planner.running.validate.dryrun.trace_process import TraceFailed
 
-    asked = read_request(source, option_values, need_plan=True)
+    request = read_request(source, option_values, need_plan=True)
     try:
         with _progress_display() as progress:
-            report = dry_run(asked, _numbers(ranks), progress=progress)
+            report = dry_run(request, _numbers(ranks), progress=progress)
     except TraceFailed as error:
         print(error, file=sys.stderr)
         if json:

@@ -21,15 +21,15 @@ FINE, OUR_FAULT, BAD_INPUT, NOTHING_FITS = 0, 1, 2, 4
 _CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
-def guarded(command: Callable[[], int | None], words: Sequence[str]) -> int:
-    """Run a command; its exit code, whatever happens.  words: those of the command line."""
+def guarded(command: Callable[[], int | None], arguments: Sequence[str]) -> int:
+    """Run a command; its exit code, whatever happens.  arguments: of the command line."""
     try:
         try:
             code = command() or FINE
         except (BrokenPipeError, typer.Abort):
             raise
         except Exception as error:
-            code = _report(error, words)
+            code = _report(error, arguments)
         print(end="", flush=True)
         return code
     except typer.Abort:
@@ -49,8 +49,8 @@ def guarded(command: Callable[[], int | None], words: Sequence[str]) -> int:
         return _cannot_write(error)
 
 
-def _report(error: Exception, words: Sequence[str]) -> int:
-    json = "--json" in words
+def _report(error: Exception, arguments: Sequence[str]) -> int:
+    json = "--json" in arguments
     from planner.commands.option_messages import problem_lines
     from planner.documents.problems import ServiceError, internal_document, problem_document
     from planner.presentation.terminal.output import print_document
@@ -77,7 +77,7 @@ def _report(error: Exception, words: Sequence[str]) -> int:
         print_document(problem_document(problems))
     elif problems:
         print("Bad input:", file=sys.stderr)
-        for line in problem_lines(problems, words):
+        for line in problem_lines(problems, arguments):
             print(f"  {line}", file=sys.stderr)
     return BAD_INPUT
 

@@ -45,13 +45,13 @@ def fit(
 
     if card is not None and on is not None:
         raise typer.BadParameter("give --card rtx-4090 or --on p5.48xlarge, not both")
-    given = {name: read(name, text, False) for name, text in option_values.items()}
-    named = given.pop("model", None)
+    training = {name: read(name, text, False) for name, text in option_values.items()}
+    named = training.pop("model", None)
     parts: dict[str, Any] = {}
     for name, text in fit.items():
-        words = [scalar(word.strip(), join("/fit", name)) for word in text.split(",")]
-        parts[name] = words if part_of("fit")[name].several else words[0]
-    document = {"model": None if named is None else read_model(named, Path()), "training": given}
+        values = [scalar(item.strip(), join("/fit", name)) for item in text.split(",")]
+        parts[name] = values if part_of("fit")[name].several else values[0]
+    document = {"model": None if named is None else read_model(named, Path()), "training": training}
     if card is None and on is None:
         return _by_card({**document, "cards": _of_cards(parts)}, named, json)
     cluster = on if card is None else f"1x{cards}x{card}"
@@ -63,8 +63,8 @@ def _of_cards(parts: Mapping[str, Any]) -> dict[str, Any]:
     lengths = parts.get("lengths") or ()
     if len(lengths) > 1 or "price_usd_per_accelerator_hour" in parts:
         raise typer.BadParameter("without --card, give one of --lengths, and no price")
-    own = {"methods": parts["methods"]} if "methods" in parts else {}
-    return {**own, "seq_length": lengths[0]} if lengths else own
+    fields = {"methods": parts["methods"]} if "methods" in parts else {}
+    return {**fields, "seq_length": lengths[0]} if lengths else fields
 
 
 def _by_card(document: dict[str, Any], named: str | None, json: bool) -> int:
@@ -73,15 +73,15 @@ def _by_card(document: dict[str, Any], named: str | None, json: bool) -> int:
     from planner.presentation.terminal import output
     from planner.presentation.terminal.fit_screen import cards_screen
 
-    asked = parse_cards(document)
+    request = parse_cards(document)
     with bar("searching", best=False):
         answer = answered(
-            lambda: fit_cards(asked), lambda service: service.fit_cards(asked.document())
+            lambda: fit_cards(request), lambda service: service.fit_cards(request.document())
         )
-    able = [row for row in answer.rows if any(one and one.fits for one in row.cells.values())]
+    able = [row for row in answer.rows if any(cell and cell.fits for cell in row.cells.values())]
     card = (able or answer.rows)[0].accelerator
     lines = ["", "Next", f"  {repeated(f'planner fit --model {named} --card {card}')}"]
-    output.show(answer, json, lambda screen: cards_screen(answer, asked), lines)
+    output.show(answer, json, lambda screen: cards_screen(answer, request), lines)
     return FINE if able else NOTHING_FITS
 
 
@@ -92,11 +92,11 @@ def _on_cards(document: dict[str, Any], named: str | None, json: bool) -> int:
     from planner.presentation.terminal import output
     from planner.presentation.terminal.fit_screen import fit_commands, fit_screen
 
-    asked = parse_fit(document).model_copy(update={"model_file": str(named)})
+    request = parse_fit(document).model_copy(update={"model_file": str(named)})
     with bar("searching", best=False):
-        answer = answered(lambda: compute(asked), lambda service: service.fit(asked.document()))
+        answer = answered(lambda: compute(request), lambda service: service.fit(request.document()))
     lines = [""] if any(fit_commands(answer)) else []
     for title, command in fit_commands(answer):
         lines += [f"{title}:", f"  {repeated(command)}"]
-    output.show(answer, json, lambda screen: fit_screen(answer, asked), lines)
+    output.show(answer, json, lambda screen: fit_screen(answer, request), lines)
     return FINE if any(row.longest_seq_length for row in answer.rows) else NOTHING_FITS

@@ -13,8 +13,8 @@ def fold_names() -> None:
 
         class Folding(kind):  # type: ignore[misc,valid-type]
             def __call__(self, text: str | Text) -> Text:
-                found: Text = super().__call__(text)
-                found.overflow = "fold"
-                return found
+                folded: Text = super().__call__(text)
+                folded.overflow = "fold"
+                return folded
 
         setattr(rich_utils, name, Folding())

@@ -76,14 +76,14 @@ def lint(
     from planner.inputs.requests.parser import parse_cluster
     from planner.presentation.terminal import output
 
-    known, given = parse_cluster(cluster), _given(model, config, values, argument)
+    known, values_given = parse_cluster(cluster), _given_values(model, config, values, argument)
     answers = []
-    for launch in [[one] for one in files] if each else [files]:
+    for launch in [[file] for file in files] if each else [files]:
         texts, paths = _launch(launch)
         try:
-            answer = _linted(texts, known, framework, given)
+            answer = _linted(texts, known, framework, values_given)
         except RequestError as error:
-            if each and _no_launch(error):
+            if each and _starts_no_framework(error):
                 continue
             raise
         answers.append(answer)
@@ -92,7 +92,7 @@ def lint(
         if not (sarif or diff):
             _show(answer, texts, json)
     if sarif:
-        output.print_document(document(chain.from_iterable(one.findings for one in answers)))
+        output.print_document(document(chain.from_iterable(a.findings for a in answers)))
     verdicts = {answer.verdict for answer in answers}
     return FINE if verdicts.isdisjoint({"refused", "does not fit"}) else NOTHING_FITS
 
@@ -102,26 +102,26 @@ def _launch(files: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     from planner.frameworks.sources import launch_at
 
     texts, paths = launch_at(files)
-    if found := [name for name, path in zip(texts, paths, strict=True) if path not in files]:
-        print(f"read too, since the files name them: {', '.join(found)}", file=sys.stderr)
+    if others := [name for name, path in zip(texts, paths, strict=True) if path not in files]:
+        print(f"read too, since the files name them: {', '.join(others)}", file=sys.stderr)
     return texts, paths
 
 
-def _no_launch(error: RequestError) -> bool:
+def _starts_no_framework(error: RequestError) -> bool:
     """Whether a file is refused since it starts no framework."""
-    return any(one.code == "no_framework" for one in error.problems)
+    return any(p.code == "no_framework" for p in error.problems)
 
 
 def _linted(
-    texts: dict[str, str], cluster: ClusterSpec, framework: str | None, given: GivenValues
+    texts: dict[str, str], cluster: ClusterSpec, framework: str | None, values: GivenValues
 ) -> LintAnswer:
     from planner.answers.lint.lint import lint as linted
     from planner.answers.lint.request import LintRequest
 
-    asked = LintRequest(texts, cluster, framework, given)
+    request = LintRequest(texts, cluster, framework, values)
     answer: LintAnswer = answered(
-        lambda: linted(texts, cluster, framework, given),
-        lambda service: service.lint(asked.document()),
+        lambda: linted(texts, cluster, framework, values),
+        lambda service: service.lint(request.document()),
     )
     return answer
 
@@ -153,20 +153,20 @@ def _write(
         print(difference(texts, {**texts, **better.files}), end="")
     for change in better.by_hand:
         value = f" {change.after}" if change.after else ""
-        what = "remove" if change.after is None else "set"
+        verb = "remove" if change.after is None else "set"
         instead = f" for {change.misspelled}" * bool(change.misspelled)
-        print(f"by hand: {what} {change.option}{value}{instead}: {change.why}", file=sys.stderr)
+        print(f"by hand: {verb} {change.option}{value}{instead}: {change.why}", file=sys.stderr)
     if not better.files:
         text = "no file is changed: these changes cannot be made in its text without breaking it"
         print(text, file=sys.stderr)
     for path, name in zip(paths, texts, strict=True):
         if fix and name in better.files:
-            whole = Path(path).read_text("utf-8-sig")  # the file, or a script that unpacks it
-            Path(path).write_text(whole.replace(texts[name], better.files[name]), "utf-8")
+            content = Path(path).read_text("utf-8-sig")  # the file, or a script that unpacks it
+            Path(path).write_text(content.replace(texts[name], better.files[name]), "utf-8")
             print(f"changed: {path}", file=sys.stderr)
-    for one in better.stays:
-        place = f"{one.file}:{one.line}" if one.line else one.file
-        print(f"left: {one.code} {place} {one.option}: {one.text}", file=sys.stderr)
+    for stay in better.stays:
+        place = f"{stay.file}:{stay.line}" if stay.line else stay.file
+        print(f"left: {stay.code} {place} {stay.option}: {stay.text}", file=sys.stderr)
 
 
 def read(
@@ -187,10 +187,10 @@ def read(
 
     known = None if cluster is None else parse_cluster(cluster)
     texts, _ = _launch(files)
-    asked = LintRequest(texts, known, framework, _given(model, config, values, argument))
+    request = LintRequest(texts, known, framework, _given_values(model, config, values, argument))
     answer = answered(
-        lambda: said(asked.files, asked.cluster, asked.framework, asked.given),
-        lambda service: service.read(asked.document()),
+        lambda: said(request.files, request.cluster, request.framework, request.given),
+        lambda service: service.read(request.document()),
     )
     if json:
         output.print_json(answer)
@@ -199,30 +199,30 @@ def read(
     return FINE
 
 
-def script_arguments(words: Sequence[str]) -> list[str]:
+def script_arguments(arguments: Sequence[str]) -> list[str]:
     """The words with what follows a -- as --argument, which is the script's and no file."""
-    before, dashes, after = list(words), "--" in words, list[str]()
+    before, dashes, after = list(arguments), "--" in arguments, list[str]()
     if dashes:
-        place = before.index("--")
-        before, after = before[:place], before[place + 1 :]
-    return [*before, *(f"--argument={word}" for word in after)]
+        at = before.index("--")
+        before, after = before[:at], before[at + 1 :]
+    return [*before, *(f"--argument={a}" for a in after)]
 
 
-def _given(
-    model: str | None, config: str | None, values: list[str] | None, words: list[str] | None
+def _given_values(
+    model: str | None, config: str | None, values: list[str] | None, arguments: list[str] | None
 ) -> GivenValues:
     from planner.answers.lint.request import parse_given
     from planner.commands.shared import read_model
     from planner.documents.problems import refuse
     from planner.frameworks.launch_files import CONFIG
 
-    said = {} if config is None else {CONFIG: config}
+    values_set = {} if config is None else {CONFIG: config}
     for text in values or ():
         name, equals, value = text.partition("=")
         if not (name and equals):
             raise refuse("/set", "usage", f"NAME=VALUE is needed, got {text[:80]!r}")
-        said[name] = value
-    document = {"set": said, "arguments": words or []}
+        values_set[name] = value
+    document = {"set": values_set, "arguments": arguments or []}
     named = {} if model is None else {"model": read_model(model, Path())}
     return parse_given(document | named)
 
@@ -236,9 +236,9 @@ def _yaml(answer: ReadAnswer, cluster: str | None) -> str:
     rows = (
         ("open", answer.open),
         ("assumed", answer.assumed),
-        ("unknown", map(_place, answer.unknown)),
+        ("unknown", map(_location, answer.unknown)),
         ("refused", (refusal.reason.text for refusal in answer.refusals)),
-        ("not part of a plan", map(_place, answer.unread)),
+        ("not part of a plan", map(_location, answer.unread)),
     )
     lines = [comment(f"{title}: {text}") for title, texts in rows for text in texts]
     if cluster is None:
@@ -249,7 +249,7 @@ def _yaml(answer: ReadAnswer, cluster: str | None) -> str:
     return "\n".join([*lines, body])
 
 
-def _place(setting: Setting) -> str:
+def _location(setting: Setting) -> str:
     return (
         f"{setting.name} ({setting.file}:{setting.line})"
         if setting.line

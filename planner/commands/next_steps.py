@@ -29,9 +29,9 @@ def after_plan(
             *lines,
         ]
     elif answer.unbuildable is not None and answer.unbuildable.instead is not None:
-        own = f"{command_line(option_values, source, ('framework',))} --framework "
-        own += answer.unbuildable.instead.framework
-        lines = [f"planner plan {own}", f"planner emit {own} > run.sh", *lines]
+        options = f"{command_line(option_values, source, ('framework',))} --framework "
+        options += answer.unbuildable.instead.framework
+        lines = [f"planner plan {options}", f"planner emit {options} > run.sh", *lines]
     elif answer.unbuildable is not None and not answer.unbuildable.able:
         lines = [f"planner plan {command_line(option_values, source, ('framework',))}", *lines]
     if source == "-":
@@ -43,13 +43,13 @@ def _emit(answer: PlanAnswer, options: str) -> str:
     """How to get launch files, or why there are none."""
     if answer.launch is not None:
         command = f"planner emit {options} --framework {answer.launch.framework} > run.sh"
-        return f"{command}  # {_written(answer)}"
+        return f"{command}  # {_written_plan(answer)}"
     return f"no launch files: {answer.no_launch}"
 
 
-def _written(answer: PlanAnswer) -> str:
+def _written_plan(answer: PlanAnswer) -> str:
     """Which plan the files are of."""
-    recommended = next((one for one in answer.picks if one.name == "recommended"), None)
+    recommended = next((pick for pick in answer.picks if pick.name == "recommended"), None)
     if recommended is None or answer.best is None or recommended.plan.id == answer.best.id:
         return "the best plan"
     return "the recommended plan; --pick fastest: the best"
@@ -60,27 +60,27 @@ def _why_command(
 ) -> str:
     """A question about a plan that differs from the best one in one choice."""
     candidates = list(_neighbours(plan, request.cluster.accelerators))
-    legal = (one for one in candidates if not plan_answers.illegal(request, one))
+    legal = (p for p in candidates if not plan_answers.illegal(request, p))
     other = next(legal, candidates[0]).model_dump()
     # Options lie over the request's own plan, where it has one.
     base = (request.plan or ParallelPlan()).model_dump()
     # What is left out is taken from the framework that is named.
     named = request.search.framework
     if named and request.plan is None:
-        given = {"recompute": other["recompute"], "pp": other["pp"], "tp": other["tp"]}
-        base |= usual(frameworks.get(named), given, request.model)
+        kept_fields = {"recompute": other["recompute"], "pp": other["pp"], "tp": other["tp"]}
+        base |= usual(frameworks.get(named), kept_fields, request.model)
     fields = {
         name: _option(value)
         for name, value in other.items()
         if value != base[name] and (name != "dp" or request.plan is not None)
     }
     plan_fields = [name for name, field in FIELDS.items() if field.part == "plan"]
-    words = [command_line(option_values, source, plan_fields), command_line(fields, None, ())]
-    command = " ".join(["planner why", *filter(None, words)])
-    return f"{command}  # the best plan with {_changed(plan.model_dump(), other)}"
+    options = [command_line(option_values, source, plan_fields), command_line(fields, None, ())]
+    command = " ".join(["planner why", *filter(None, options)])
+    return f"{command}  # the best plan with {_changed_fields(plan.model_dump(), other)}"
 
 
-def _changed(plan: dict[str, Any], other: dict[str, Any]) -> str:
+def _changed_fields(plan: dict[str, Any], other: dict[str, Any]) -> str:
     """What another plan has otherwise; dp follows."""
     names = [name for name, value in other.items() if value != plan[name] and name != "dp"]
     return " and ".join(f"{name} {_option(other[name])}" for name in names)

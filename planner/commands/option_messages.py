@@ -75,15 +75,15 @@ _FIELD_NAME = re.compile(r"\b[a-z0-9]+(?:_[a-z0-9]+)+\b")
 _PARTS_OF_FIELDS: tuple[Part, ...] = (
     "cluster", "training", "search", "plan", "sizing", "fit", "reinforcement",
 )  # fmt: skip
-_MOST_CHOICES = 20
+_MAX_CHOICES = 20
 
 
-def problem_lines(problems: Sequence[Problem], words: Sequence[str]) -> list[str]:
-    """A line for each problem; words: the command line."""
-    missing = {one.pointer for one in problems if one.code == "missing"}
-    lines = [_line(one, words) for one in problems]
-    if missing & _PARTS.keys() and not _names_a_document(words):
-        lines.append(f"for example: {_STEP if words[0] in ('rl', 'rl-emit') else EXAMPLE}")
+def problem_lines(problems: Sequence[Problem], arguments: Sequence[str]) -> list[str]:
+    """A line for each problem; arguments: of the command line."""
+    missing = {p.pointer for p in problems if p.code == "missing"}
+    lines = [_line(p, arguments) for p in problems]
+    if missing & _PARTS.keys() and not _names_a_document(arguments):
+        lines.append(f"for example: {_STEP if arguments[0] in ('rl', 'rl-emit') else EXAMPLE}")
     return lines
 
 
@@ -94,26 +94,26 @@ def _kind(problem: Problem, option: str) -> str:
     return f"{option[2:]}s"
 
 
-def _line(problem: Problem, words: Sequence[str]) -> str:
-    document = _names_a_document(words)
+def _line(problem: Problem, arguments: Sequence[str]) -> str:
+    document = _names_a_document(arguments)
     if problem.pointer == "/plan" and problem.code == "missing" and not document:
         return _NO_PLAN
-    option = _option(problem, words)
+    option = _option(problem, arguments)
     text = problem.detail if not option else problem.detail.removeprefix(f"{option} ")
     if problem.code not in ("not_allowed", "unknown_name") and not document:
         text = _in_options(text, option)
-    text += "".join(_hints(problem, option, _value(option, words)))
-    return text if problem.code == "usage" else _placed(problem, option, text, document)
+    text += "".join(_hints(problem, option, _value(option, arguments)))
+    return text if problem.code == "usage" else _with_place(problem, option, text, document)
 
 
 def _hints(problem: Problem, option: str, typed: str) -> Iterator[str]:
     """What helps beside a problem: choices, near names, an example; typed: the option's value."""
     unknown, count = problem.code == "unknown_name", len(problem.allowed)
-    if unknown and 0 < count <= _MOST_CHOICES:
+    if unknown and 0 < count <= _MAX_CHOICES:
         yield f"; one of {', '.join(map(str, problem.allowed))}"
     if problem.did_you_mean:
         yield f"; did you mean {' or '.join(problem.did_you_mean)}?"
-    if unknown and option and count > _MOST_CHOICES:
+    if unknown and option and count > _MAX_CHOICES:
         yield f"; planner catalog {_kind(problem, option)} lists all {count}"
     if problem.code == "less_than_equal" and _BINARY.match(typed):
         yield f" ({typed} counts in powers of 1,024)"
@@ -123,7 +123,7 @@ def _hints(problem: Problem, option: str, typed: str) -> Iterator[str]:
         yield f"; for example {option} {_EXAMPLES[option]}"
 
 
-def _placed(problem: Problem, option: str, text: str, document: bool) -> str:
+def _with_place(problem: Problem, option: str, text: str, document: bool) -> str:
     if " and " in option:
         text = text.replace("is required", "are required")
     if not option and not document and problem.pointer == "/plan":
@@ -131,9 +131,9 @@ def _placed(problem: Problem, option: str, text: str, document: bool) -> str:
     return f"{option or problem.pointer or '/'}: {text}"
 
 
-def _value(option: str, words: Sequence[str]) -> str:
+def _value(option: str, arguments: Sequence[str]) -> str:
     """What was typed for an option."""
-    return next((after for before, after in reversed([*pairwise(words)]) if before == option), "")
+    return next((after for flag, after in reversed([*pairwise(arguments)]) if flag == option), "")
 
 
 @cache
@@ -151,29 +151,29 @@ def _flags() -> dict[str, str]:
 def _in_options(text: str, option: str) -> str:
     """A sentence with options in place of fields; without the one that the line begins with."""
     fields = {name.rpartition("/")[2]: flag for name, flag in _flags().items()}
-    text = _FIELD_NAME.sub(lambda found: fields.get(found[0], found[0]), text)
+    text = _FIELD_NAME.sub(lambda match: fields.get(match[0], match[0]), text)
     return text.removeprefix(option).lstrip(" ,") if option else text
 
 
-def _option(problem: Problem, words: Sequence[str]) -> str:
+def _option(problem: Problem, arguments: Sequence[str]) -> str:
     """The option that was typed, or has to be; empty where the value stands in a document."""
-    given = {word.partition("=")[0] for word in words}
+    typed = {a.partition("=")[0] for a in arguments}
     pointer = re.sub(r"(/[0-9]+)+\Z", "", problem.pointer)
     if pointer == "/plan" and problem.code in _OF_RULE:
         flag = _OF_RULE[problem.code]
-        return flag if flag in given else ""
-    if pointer == "/cluster" and "--card" in given:
+        return flag if flag in typed else ""
+    if pointer == "/cluster" and "--card" in typed:
         return "--card"
     if problem.code == "no_file" and pointer in ("", "/files", "/a", "/b"):
         return _ELSEWHERE.get(pointer, "FILE")
-    if not _names_a_document(words) and (flag := _of_field(problem, pointer)):
+    if not _names_a_document(arguments) and (flag := _option_of_field(problem, pointer)):
         return flag
     name = pointer.rpartition("/")[2] if pointer.count("/") <= 3 else ""
     flag = _flags().get(name, f"--{name.replace('_', '-')}")
-    return flag if name and (flag in given or f"--no-{flag[2:]}" in given) else ""
+    return flag if name and (flag in typed or f"--no-{flag[2:]}" in typed) else ""
 
 
-def _of_field(problem: Problem, pointer: str) -> str:
+def _option_of_field(problem: Problem, pointer: str) -> str:
     """The option of a problem's field, where the whole request stands in options."""
     flags = _flags()
     if problem.code == "missing" and pointer in _PARTS:
@@ -187,11 +187,11 @@ def _of_field(problem: Problem, pointer: str) -> str:
     return flags.get(pointer.rpartition("/")[2], "") if problem.code == "missing" else ""
 
 
-def _names_a_document(words: Sequence[str]) -> bool:
+def _names_a_document(arguments: Sequence[str]) -> bool:
     """Whether the request stands in a file, or comes from standard input."""
-    pairs = pairwise(words)
-    return "--request" in words or any(
-        (word == "-" or not word.startswith("-"))
-        and (not before.startswith("-") or before == "--json")
-        for before, word in pairs
+    pairs = pairwise(arguments)
+    return "--request" in arguments or any(
+        (a == "-" or not a.startswith("-"))
+        and (not previous.startswith("-") or previous == "--json")
+        for previous, a in pairs
     )

@@ -56,8 +56,8 @@ def part_of(name: Part) -> dict[str, Field]:
 # Not of a request for a plan: a pipeline by itself, with times in place of a model; a sizing; what
 # fits; a step of reinforcement learning.
 PIPELINE = part_of("pipeline")
-_APART = ("pipeline", "sizing", "fit", "reinforcement")
-FIELDS = {field.name: field for field in _OPTIONS if field.part not in _APART}
+_OTHER_PARTS = ("pipeline", "sizing", "fit", "reinforcement")
+FIELDS = {field.name: field for field in _OPTIONS if field.part not in _OTHER_PARTS}
 
 
 def _names(kind: str) -> Callable[[str], list[str]]:
@@ -86,8 +86,8 @@ _COMMON = {
 }  # fmt: skip
 
 
-def _help_of_all(context: typer.Context, asked: bool) -> None:
-    if not asked:
+def _help_of_all(context: typer.Context, wanted: bool) -> None:
+    if not wanted:
         return
     hidden = [p for p in context.command.params if isinstance(p, TyperOption) and p.hidden]
     for parameter in hidden:
@@ -161,8 +161,8 @@ def _options(
                 arguments["source"] = _source(*(arguments.pop(name) for name in _SOURCES))
             return command(**{into: stated}, **arguments)
 
-        own = inspect.signature(command, eval_str=True).parameters.values()
-        parameters = [p for p in own if p.name != into]
+        declared = inspect.signature(command, eval_str=True).parameters.values()
+        parameters = [p for p in declared if p.name != into]
         if document:
             shared = (_keyword(name, annotation) for name, annotation in _SOURCES.items())
             parameters = [*shared, *(p for p in parameters if p.name != "source")]
@@ -255,24 +255,26 @@ def read(name: str, text: str, limits: bool) -> Any:
     target = _target(field, limits)
     pointer = join("", *filter(None, (target, name)))
 
-    def one(word: str) -> Any:
-        value = scalar(word.strip(), pointer)
+    def parsed(item: str) -> Any:
+        value = scalar(item.strip(), pointer)
         if value is None:
             detail = f"{field.flag} needs a value" + (f", got {shown(text)!r}" if text else "")
             raise refuse(pointer, "empty", detail)
         return value
 
     if not target:
-        return text if text.strip() else one(text)
+        return text if text.strip() else parsed(text)
     if field.several:
-        return [one(item) for item in text.split(",")]
+        return [parsed(item) for item in text.split(",")]
     if target == "search" and field.part == "plan":
         if ".." in text:
             low, _, high = text.partition("..")
-            return {end: one(word) for end, word in (("min", low), ("max", high)) if word.strip()}
+            return {
+                end: parsed(item) for end, item in (("min", low), ("max", high)) if item.strip()
+            }
         if "," in text:
-            return [one(item) for item in text.split(",")]
-    return one(text)
+            return [parsed(item) for item in text.split(",")]
+    return parsed(text)
 
 
 def scalars(values: Mapping[str, Any], pointer: str = "") -> dict[str, Any]:
@@ -296,13 +298,13 @@ def command_line(
     import shlex
 
     source = STANDARD_INPUT if request == "-" else request
-    words = [] if source is None else ["--request", source]
+    options = [] if source is None else ["--request", source]
     for name, value in option_values.items():
         if name in leave_out:
             continue
         flag = FIELDS[name].flag
         if isinstance(value, bool):
-            words.append(flag if value else "--no-" + flag[2:])
+            options.append(flag if value else "--no-" + flag[2:])
         else:
-            words += [flag, value]
-    return shlex.join(words)
+            options += [flag, value]
+    return shlex.join(options)

@@ -59,34 +59,34 @@ def plan(
     from planner.presentation.terminal import output, screens
     from planner.presentation.terminal.plan_rows import asked_of
 
-    asked = read_request(source, option_values, limits=True, mixed_cluster=True)
+    request = read_request(source, option_values, limits=True, mixed_cluster=True)
     figures = {"png": png, "pdf": pdf, "svg": svg}
-    if len(asked.cluster.groups) > 1:
+    if len(request.cluster.groups) > 1:
         if any(figures.values()):
             raise refuse("", "usage", "figures are of plans on equal nodes; use --report")
-        return _plan_mixed(asked, report, json)
+        return _plan_mixed(request, report, json)
     with bar("searching"):
         answer = answered(
-            lambda: plan_answers.find(asked), lambda service: service.plan(asked.document())
+            lambda: plan_answers.find(request), lambda service: service.plan(request.document())
         )
     if answer.best:
         output.write_figures(figures, partial(drawing, partial(plan_figure, answer)))
     # A trainer that was found may train otherwise where the request says nothing.
     training = TrainingSpec.model_validate(answer.request["training"])
-    summary = asked_of(asked.model_copy(update={"training": training}))
+    summary = asked_of(request.model_copy(update={"training": training}))
     if report is not None:
         shown = screens.plan_screen(answer, summary, paper())
         pictures = best_timeline(
             answer, lambda of: answered(lambda: timeline_here(of), lambda there: there.timeline(of))
         )
-        write_page(report, f"A plan for {asked.model.name}", shown, pictures)
+        write_page(report, f"A plan for {request.model.name}", shown, pictures)
     if json:
         output.print_json(answer)
     else:
         screen = output.Screen()
         screen.print(screens.plan_screen(answer, summary, screen))
         screen.print("\n[bold]Next[/bold]")
-        for line in next_steps.after_plan(asked, answer, source, option_values):
+        for line in next_steps.after_plan(request, answer, source, option_values):
             screen.print(f"  {repeated(line)}", soft_wrap=True, markup=False)
     return NOTHING_FITS if answer.best is None else FINE
 
@@ -116,18 +116,18 @@ def estimate(*, source: str | None, json: Json = False, option_values: Mapping[s
     from planner.presentation.terminal.plan_rows import asked_of
     from planner.running.validate import results
 
-    asked = read_request(source, option_values, need_plan=True)
+    request = read_request(source, option_values, need_plan=True)
     answer = answered(
-        lambda: plan_answers.estimate(asked, asked.named_plan),
-        lambda service: service.estimate(asked.document()),
+        lambda: plan_answers.estimate(request, request.named_plan),
+        lambda service: service.estimate(request.document()),
     )
     if json:
         output.print_json(answer)
     else:
         screen = output.Screen()
-        screen.print(screens.estimate_screen(answer, asked_of(asked), screen))
-        for kept in results.about(asked)[:1]:
-            screen.print(f"\n{kept.sentence}  (planner validations {kept.id})", soft_wrap=True)
+        screen.print(screens.estimate_screen(answer, asked_of(request), screen))
+        for run in results.of_request(request)[:1]:
+            screen.print(f"\n{run.sentence}  (planner validations {run.id})", soft_wrap=True)
     return FINE if answer.estimate.fits else NOTHING_FITS
 
 
@@ -153,14 +153,14 @@ def emit_files(
 
     if output == "":
         raise typer.BadParameter("--output needs a folder")
-    asked = read_request(source, option_values, limits=True, keep_plan=True)
+    request = read_request(source, option_values, limits=True, keep_plan=True)
     try:
         with bar("searching"):
             bundle = answered(
-                lambda: emit(asked, launcher, pick),
-                lambda service: service.bundle(asked.document(), launcher=launcher, pick=pick),
+                lambda: emit(request, launcher, pick),
+                lambda service: service.bundle(request.document(), launcher=launcher, pick=pick),
             )
     except NothingFits as error:
         return nothing_fits(error.problems, json)
     folder = None if output is None else Path(output)
-    return print_bundle(bundle, folder, json, whole=not launcher)
+    return print_bundle(bundle, folder, json, as_script=not launcher)

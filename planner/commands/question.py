@@ -11,7 +11,7 @@ import typer
 
 from planner.commands.failures import FINE
 from planner.commands.options import request_options
-from planner.commands.server import answered, apart
+from planner.commands.server import answered, split_service_names
 from planner.commands.shared import LIMITS, PLAN, Json, read_document
 from planner.presentation.terminal.progress_bar import bar
 from planner.questions.question import Question, resolved
@@ -20,8 +20,8 @@ from planner.questions.question import Question, resolved
 def command_of(question: Question) -> Callable[..., int]:
     """The function that its record names, or one with the options of a request and its screen."""
     if question.function:
-        own: Callable[..., int] = resolved(question.function)
-        return own
+        written: Callable[..., int] = resolved(question.function)
+        return written
 
     def command(
         *,
@@ -35,25 +35,25 @@ def command_of(question: Question) -> Callable[..., int]:
 
         limits = not question.of_plan
         document = read_document(source, option_values, limits=limits, keep_plan=True)
-        known, names = apart(document)
-        asked = question.parsed(known).model_copy(update=names)
+        known, names = split_service_names(document)
+        request = question.parsed(known).model_copy(update=names)
         with bar("searching"):
             answer = answered(
-                lambda: question.answered(asked, **parameters),
-                lambda service: getattr(service, question.name)(asked.document(), **parameters),
+                lambda: question.answered(request, **parameters),
+                lambda service: getattr(service, question.name)(request.document(), **parameters),
             )
-        output.show(answer, json, partial(resolved(question.screen), answer, asked_of(asked)))
+        output.show(answer, json, partial(resolved(question.screen), answer, asked_of(request)))
         return FINE
 
     *shared, _ = signature(command, eval_str=True).parameters.values()
     options = [
         Parameter(
-            one.name,
+            parameter.name,
             Parameter.KEYWORD_ONLY,
-            default=one.default,
-            annotation=Annotated[str | None, typer.Option(metavar="NAME", help=one.about)],
+            default=parameter.default,
+            annotation=Annotated[str | None, typer.Option(metavar="NAME", help=parameter.about)],
         )
-        for one in question.parameters
+        for parameter in question.parameters
     ]
     command.__signature__ = Signature([*shared, *options])  # type: ignore[attr-defined]
     command.__doc__ = question.about.replace("`", "")

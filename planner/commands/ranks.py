@@ -33,10 +33,10 @@ def ranks(
     from planner.presentation.terminal import output
     from planner.presentation.terminal.ranks_screen import ranks_screen
 
-    asked = read_request(source, option_values, need_plan=True)
+    request = read_request(source, option_values, need_plan=True)
     answer = answered(
-        lambda: placing.ranks(asked, asked.named_plan, order),
-        lambda service: service.ranks(asked.document(), order=order),
+        lambda: placing.ranks(request, request.named_plan, order),
+        lambda service: service.ranks(request.document(), order=order),
     )
     if svg is not None:
         write_picture(svg, ranks_svg(answer).encode())

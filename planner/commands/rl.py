@@ -10,7 +10,7 @@ import typer
 
 from planner.commands.failures import FINE, NOTHING_FITS
 from planner.commands.options import part_options, request_options, scalars
-from planner.commands.server import answered, apart
+from planner.commands.server import answered, split_service_names
 from planner.commands.shared import LIMITS, Json, nothing_fits, print_bundle, read_document
 from planner.presentation.terminal.progress_bar import bar
 
@@ -37,18 +37,18 @@ def rl(
     from planner.presentation.terminal import output
     from planner.presentation.terminal.reinforcement_screen import reinforcement_screen
 
-    asked = _asked(source, reinforcement, option_values)
-    measured = None if measured_log is None else _measured(measured_log)
+    request = _read_request(source, reinforcement, option_values)
+    measured = None if measured_log is None else _measured_steps(measured_log)
     with bar("searching"):
-        answer = answered(lambda: step(asked), lambda service: service.rl(asked.document()))
+        answer = answered(lambda: step(request), lambda service: service.rl(request.document()))
     if measured is None:
-        output.show(answer, json, lambda screen: reinforcement_screen(answer, asked, screen))
+        output.show(answer, json, lambda screen: reinforcement_screen(answer, request, screen))
     else:
         from planner.answers.reinforcement.measured import beside
         from planner.presentation.terminal.measured_step_screen import measured_screen
 
-        found = beside(asked, answer, measured)
-        output.show(found, json, lambda screen: measured_screen(found, asked, screen))
+        compared = beside(request, answer, measured)
+        output.show(compared, json, lambda screen: measured_screen(compared, request, screen))
     return FINE if answer.fits else NOTHING_FITS
 
 
@@ -68,18 +68,18 @@ def rl_emit(
     from planner.answers.plans.emission import NothingFits
     from planner.answers.reinforcement.emission import files
 
-    asked = _asked(source, reinforcement, option_values)
+    request = _read_request(source, reinforcement, option_values)
     try:
         with bar("searching"):
             bundle = answered(
-                lambda: files(asked), lambda service: service.rl_bundle(asked.document())
+                lambda: files(request), lambda service: service.rl_bundle(request.document())
             )
     except NothingFits as error:
         return nothing_fits(error.problems, json)
-    return print_bundle(bundle, output, json, whole=True)
+    return print_bundle(bundle, output, json, as_script=True)
 
 
-def _measured(path: Path) -> MeasuredSteps:
+def _measured_steps(path: Path) -> MeasuredSteps:
     """What a log says of its steps.  Raises RequestError."""
     from planner.documents.problems import refuse
     from planner.inputs.logs.rl_steps import read_steps
@@ -92,23 +92,23 @@ def _measured(path: Path) -> MeasuredSteps:
         raise refuse("/log", "unreadable", f"{path}: {error.strerror}") from None
 
 
-def _asked(
-    source: str | None, own: Mapping[str, Any], option_values: Mapping[str, Any]
+def _read_request(
+    source: str | None, options: Mapping[str, Any], option_values: Mapping[str, Any]
 ) -> ReinforcementRequest:
     """The request of a document and of options.  Raises RequestError."""
     from planner.answers.reinforcement.parsing import parse_reinforcement
 
     document = read_document(source, option_values, limits=True, keep_plan=True)
-    known, names = apart(_with(document, own))
-    asked = parse_reinforcement(known)
-    return asked.model_copy(update={"request": asked.request.model_copy(update=names)})
+    known, names = split_service_names(_with_options(document, options))
+    request = parse_reinforcement(known)
+    return request.model_copy(update={"request": request.request.model_copy(update=names)})
 
 
-def _with(document: dict[str, Any], own: Mapping[str, str | bool]) -> dict[str, Any]:
+def _with_options(document: dict[str, Any], options: Mapping[str, str | bool]) -> dict[str, Any]:
     """The document with the options of the step over it."""
     from planner.answers.reinforcement.documents import PART
 
-    given, part = scalars(own, f"/{PART}"), document.get(PART)
-    if not given or not isinstance(part, dict | None):
+    values, part = scalars(options, f"/{PART}"), document.get(PART)
+    if not values or not isinstance(part, dict | None):
         return document
-    return {**document, PART: {**(part or {}), **given}}
+    return {**document, PART: {**(part or {}), **values}}

@@ -54,13 +54,13 @@ def sensitivity(
 
     document = load(source)
     spec = _spec(document.pop(analysis.PART, None), input, factors, resolution)
-    asked = read_request(source, option_values, limits=True, keep_plan=True, document=document)
+    request = read_request(source, option_values, limits=True, keep_plan=True, document=document)
     try:
         with bar("changing inputs"):
             answer = answered(
-                lambda: analysis.sensitivity(asked, spec),
+                lambda: analysis.sensitivity(request, spec),
                 lambda service: service.sensitivity(
-                    asked.document() | {analysis.PART: spec.model_dump(mode="json")}
+                    request.document() | {analysis.PART: spec.model_dump(mode="json")}
                 ),
             )
     except NothingFits as error:
@@ -68,10 +68,10 @@ def sensitivity(
     draw = partial(drawing, partial(tornado_svg, answer), theme=theme.value, wide_inch=SCREEN_INCH)
     written = output.write_figures({"svg": svg, "png": png, "pdf": pdf}, draw)
     if report is not None:
-        shown = sensitivity_screen(answer, asked_of(asked), paper())
-        title = f"How a plan for {asked.model.name} moves with its inputs"
+        shown = sensitivity_screen(answer, asked_of(request), paper())
+        title = f"How a plan for {request.model.name} moves with its inputs"
         write_page(report, title, shown, [tornado_svg(answer, "light")])
-    screen = partial(sensitivity_screen, answer, asked_of(asked))
+    screen = partial(sensitivity_screen, answer, asked_of(request))
     output.show(answer, json, screen, [f"wrote {path}" for path in written])
     return FINE
 
@@ -86,11 +86,11 @@ def _spec(
     def read(name: str, text: str) -> Any:
         return scalar(text.strip(), f"/{PART}/{name}")
 
-    given: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if names is not None:
-        given["inputs"] = [name.strip().replace("-", "_") for name in names.split(",")]
+        fields["inputs"] = [name.strip().replace("-", "_") for name in names.split(",")]
     if factors is not None:
-        given["factors"] = [read(f"factors/{i}", word) for i, word in enumerate(factors.split(","))]
+        fields["factors"] = [read(f"factors/{i}", f) for i, f in enumerate(factors.split(","))]
     if resolution is not None:
-        given["resolution"] = read("resolution", resolution)
-    return parse_spec(given if part is None else part | given if isinstance(part, dict) else part)
+        fields["resolution"] = read("resolution", resolution)
+    return parse_spec(fields if part is None else part | fields if isinstance(part, dict) else part)

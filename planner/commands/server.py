@@ -23,15 +23,15 @@ _ITS_OWN = ("profile", "site")
 _url: ContextVar[str | None] = ContextVar("url", default=None)
 
 
-def choose(server: str | None, command: str, *, there: bool) -> None:
+def choose(server: str | None, command: str, *, remote: bool) -> None:
     """Have a command answered by the service of --server or else $PLANNER_SERVER, or here.
 
-    there: whether a service can.  Raises RequestError for a --server with a command that only this
+    remote: whether a service can.  Raises RequestError for a --server with a command that only this
     machine can answer.
     """
     named = server or os.environ.get(VARIABLE) or None
-    _url.set(named if server or there else None)
-    if not there:
+    _url.set(named if server or remote else None)
+    if not remote:
         only_here(f"planner {command}")
         if named:
             print(
@@ -40,12 +40,12 @@ def choose(server: str | None, command: str, *, there: bool) -> None:
             )
 
 
-def set_apart(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def set_apart(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """(--server and its value as one word, the others), where a command line begins with it."""
-    if len(words) > 1 and words[0] == "--server":
-        return [f"--server={words[1]}"], list(words[2:])
-    count = int(bool(words) and words[0].startswith("--server="))
-    return list(words[:count]), list(words[count:])
+    if len(arguments) > 1 and arguments[0] == "--server":
+        return [f"--server={arguments[1]}"], list(arguments[2:])
+    count = int(bool(arguments) and arguments[0].startswith("--server="))
+    return list(arguments[:count]), list(arguments[count:])
 
 
 def chosen() -> str | None:
@@ -70,16 +70,16 @@ def service() -> Client | None:
     return Client.of_environment(url)
 
 
-def answered(here: Callable[[], T], there: Callable[[Client], T]) -> T:
+def answered(locally: Callable[[], T], remotely: Callable[[Client], T]) -> T:
     """The answer of this machine, or of the service that was chosen.
 
-    Raises ServiceError where that gives none, and what `here` would raise.
+    Raises ServiceError where that gives none, and what `locally` would raise.
     """
     client = service()
     if client is None:
-        return here()
+        return locally()
     try:
-        answer = there(client)
+        answer = remotely(client)
     except KeyboardInterrupt:
         _tell_best(client)
         raise
@@ -119,17 +119,17 @@ def _tell_best(client: Client) -> None:
         return
     from planner.documents.formats import seconds, whole_plan_words
 
-    words = " · ".join(whole_plan_words(best["plan"]))
+    text = " · ".join(whole_plan_words(best["plan"]))
     each = f"{seconds(best['iteration_time_s'])} per iteration"
-    print(f"\nStopped. Best so far: {words}: {each}", file=sys.stderr)
+    print(f"\nStopped. Best so far: {text}: {each}", file=sys.stderr)
 
 
-def apart(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+def split_service_names(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """(what can be checked here, names that the service alone can look up) of a document."""
     if chosen() is None:
         return dict(document), {}
-    own = {name: value for name in _ITS_OWN if isinstance(value := document.get(name), str)}
-    return {name: value for name, value in document.items() if name not in own}, own
+    names = {name: value for name in _ITS_OWN if isinstance(value := document.get(name), str)}
+    return {name: value for name, value in document.items() if name not in names}, names
 
 
 def only_here(what: str) -> None:

@@ -14,7 +14,7 @@ import typer
 
 from planner.commands.failures import FINE, NOTHING_FITS
 from planner.commands.options import merge
-from planner.commands.server import apart
+from planner.commands.server import split_service_names
 
 if TYPE_CHECKING:
     from planner.documents.problems import Problem
@@ -30,9 +30,9 @@ LAUNCHERS = "launcher: torchrun, deepspeed, slurm, kubernetes, jobset, trainjob,
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document and nothing else")]
 
 
-def figure(kind: str, what: str, panel: str = "Figures for papers (need the extra `plot`)") -> Any:
+def figure(kind: str, text: str, panel: str = "Figures for papers (need the extra `plot`)") -> Any:
     """The option that names the file of a figure."""
-    return typer.Option(f"--{kind}", metavar="FILE", help=what, rich_help_panel=panel)
+    return typer.Option(f"--{kind}", metavar="FILE", help=text, rich_help_panel=panel)
 
 
 def load(source: str | None) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def read_request(
     merged = read_document(
         source, option_values, limits=limits, keep_plan=keep_plan, document=document
     )
-    known, names = apart(merged)
+    known, names = split_service_names(merged)
     request = parse_request(known, need_plan=need_plan, mixed_cluster=mixed_cluster)
     return request.model_copy(update=names)
 
@@ -129,10 +129,10 @@ def _refuse_other(name: str, path: Path) -> None:
         raise refuse("/model", "no_config", detail) from None
 
 
-def print_bundle(bundle: Bundle, folder: Path | None, json: bool, *, whole: bool) -> int:
+def print_bundle(bundle: Bundle, folder: Path | None, json: bool, *, as_script: bool) -> int:
     """Write the files into a folder, or print them; the exit code.
 
-    whole: all files are printed as one script, else the main one alone.
+    as_script: all files are printed as one script, else the main one alone.
     """
     from planner.documents.saving import write_files
     from planner.frameworks.bash_writer import one_script
@@ -143,7 +143,7 @@ def print_bundle(bundle: Bundle, folder: Path | None, json: bool, *, whole: bool
         print_json(bundle)
         return FINE
     if folder is None:
-        print(one_script(bundle) if whole else bundle.files[bundle.main], end="")
+        print(one_script(bundle) if as_script else bundle.files[bundle.main], end="")
     for path in written:
         print(path)
     for note in bundle.notes:
@@ -160,6 +160,6 @@ def nothing_fits(problems: tuple[Problem, ...], json: bool) -> int:
     if json:
         print_document(problem_document(problems))
     else:
-        (why,) = problems
-        print(why.detail[0].upper() + why.detail[1:], file=sys.stderr)
+        (problem,) = problems
+        print(problem.detail[0].upper() + problem.detail[1:], file=sys.stderr)
     return NOTHING_FITS

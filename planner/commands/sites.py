@@ -67,30 +67,30 @@ def learn(
     from planner.presentation.terminal import output
     from planner.presentation.terminal.site_screens import learn_screen
 
-    asked = LearningRequest(
+    request = LearningRequest(
         site=site,
         cluster=parse_cluster(cluster),
         model=None if model is None else read_model(model, Path()),
         settings=dict(map(setting, set or [])),
         files=files_at(script) if script else None,
     )
-    document = {} if chosen() is None else _posted(logs, asked)
-    found = answered(lambda: _read_runs(logs, asked), lambda client: client.learn(site, document))
+    document = {} if chosen() is None else _document_to_post(logs, request)
+    read = answered(lambda: _read_runs(logs, request), lambda client: client.learn(site, document))
 
-    def kept() -> LearnAnswer:
-        whole = {**document, "keep": True}
+    def keep_runs() -> LearnAnswer:
+        posted = {**document, "keep": True}
         answer: LearnAnswer = answered(
-            lambda: keep(found), lambda client: client.learn(site, whole)
+            lambda: keep(read), lambda client: client.learn(site, posted)
         )
         return answer
 
     if json:
-        output.print_json(kept() if yes else found)
+        output.print_json(keep_runs() if yes else read)
         return FINE
-    output.Screen().print(learn_screen(found))
-    if found.new and (yes or _agreed(found)):
-        found = kept()
-    for line in _ending(found):
+    output.Screen().print(learn_screen(read))
+    if read.new and (yes or _confirmed(read)):
+        read = keep_runs()
+    for line in _ending(read):
         print(line)
     return FINE
 
@@ -110,10 +110,10 @@ def _learn_step(logs: Sequence[str], step: str, site: str, yes: bool, json: bool
     document = read_document(step, {}, limits=True, keep_plan=True)
     with ExitStack() as stack:
         name, lines = _log_lines(logs[0], stack)
-        found = learned_step.learned_step(lines, name, document, site)
-    if yes and not found.known:
-        found = learned_step.keep(found)
-    output.show(found, json, lambda screen: learned_step_screen(found))
+        answer = learned_step.learned_step(lines, name, document, site)
+    if yes and not answer.known:
+        answer = learned_step.keep(answer)
+    output.show(answer, json, lambda screen: learned_step_screen(answer))
     return FINE
 
 
@@ -124,7 +124,7 @@ def _read_runs(logs: Sequence[str], request: LearningRequest) -> LearnAnswer:
         return read_runs([_log_lines(path, stack) for path in logs], request)
 
 
-def _posted(logs: Sequence[str], request: LearningRequest) -> dict[str, Any]:
+def _document_to_post(logs: Sequence[str], request: LearningRequest) -> dict[str, Any]:
     """The document by which a service reads a log.  Raises RequestError."""
     if len(logs) > 1:
         only_here("more than one log")
@@ -158,16 +158,16 @@ def _log_lines(path: str, stack: ExitStack) -> tuple[str, Iterable[str]]:
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         if hasattr(error, "problems"):
             raise
-        why = getattr(error, "strerror", None) or error
-        raise refuse("/log", "no_file", f"cannot read {shown(path)!r}: {why}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise refuse("/log", "no_file", f"cannot read {shown(path)!r}: {reason}") from None
 
 
-def _agreed(answer: LearnAnswer) -> bool:
+def _confirmed(answer: LearnAnswer) -> bool:
     """Whether a person at a terminal wants it kept."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return False
-    what = "this run" if len(answer.new) == 1 else f"these {len(answer.new)} runs"
-    return typer.confirm(f"Keep {what} with site {answer.site}?")
+    subject = "this run" if len(answer.new) == 1 else f"these {len(answer.new)} runs"
+    return typer.confirm(f"Keep {subject} with site {answer.site}?")
 
 
 def _ending(answer: LearnAnswer) -> Iterator[str]:
@@ -192,16 +192,16 @@ def sites(context: typer.Context, json: Json = False) -> int:
     from planner.presentation.terminal import output
     from planner.presentation.terminal.site_screens import sites_screen
 
-    found, damaged = answered(_sites_of_machine, _sites_of_service)
+    answers, damaged = answered(_sites_of_machine, _sites_of_service)
     if json:
-        rows = [one.model_dump(mode="json", exclude={"runs"}) for one in found]
+        rows = [answer.model_dump(mode="json", exclude={"runs"}) for answer in answers]
         output.print_document({"sites": rows, "damaged": damaged})
         return FINE
-    if found:
-        output.Screen().print(sites_screen(found))
+    if answers:
+        output.Screen().print(sites_screen(answers))
     for problem in damaged:
         print(problem)
-    if not (found or damaged):
+    if not (answers or damaged):
         print("no sites yet: `planner learn` or `planner calibrate` makes one")
     return FINE
 
@@ -213,7 +213,7 @@ def show(name: SiteName, json: Json = False) -> int:
     from planner.presentation.terminal import output
     from planner.presentation.terminal.site_screens import site_screen
 
-    answer = answered(lambda: site_answer(_found(name)), lambda client: client.site(name))
+    answer = answered(lambda: site_answer(_find_site(name)), lambda client: client.site(name))
     output.show(answer, json, lambda screen: site_screen(answer))
     return FINE
 
@@ -226,10 +226,10 @@ def forget(
     """Forget a site with its calibration, or one of its runs."""
     from planner.evidence.uncertainty import site_storage as storage
 
-    def there(client: Client) -> None:
+    def forget_there(client: Client) -> None:
         client.forget_site(name) if run is None else client.forget_run(name, run)
 
-    answered(lambda: storage.forget(name, run), there)
+    answered(lambda: storage.forget(name, run), forget_there)
     print(f"Forgot site {name}." if run is None else f"Forgot run {run} of site {name}.")
     return FINE
 
@@ -250,13 +250,13 @@ def report(
     from planner.learning.sites.shared_report import report_of
 
     only_here("a report of a site")
-    found = report_of(_found(name))
-    text = found.model_dump_json(indent=1, exclude_none=True) + "\n"
+    shared = report_of(_find_site(name))
+    text = shared.model_dump_json(indent=1, exclude_none=True) + "\n"
     print(text, end="")
     if output is None:
         return FINE
-    asked = sys.stdin.isatty() and sys.stdout.isatty()
-    if yes or (asked and typer.confirm(f"Write these {len(found.runs)} runs to {output}?")):
+    interactive = sys.stdin.isatty() and sys.stdout.isatty()
+    if yes or (interactive and typer.confirm(f"Write these {len(shared.runs)} runs to {output}?")):
         write_picture(output, text.encode())
         print(f"wrote {output}", file=sys.stderr)
     else:
@@ -274,16 +274,16 @@ def share(
     """Share a site of a service with these callers, and no others (see --server)."""
     from planner.documents.problems import refuse, shown
 
-    given = [one.rpartition("=") for one in rights or ()]
-    for who, _, right in given:
-        if not who:
+    pairs = [pair.rpartition("=") for pair in rights or ()]
+    for caller, _, right in pairs:
+        if not caller:
             raise refuse("/rights", "no_right", f"{_WHO}, got {shown(right)}", right)
-    shared = {who: right for who, _, right in given}
+    shared = {caller: right for caller, _, right in pairs}
     if chosen() is None:
         raise refuse("/site", "only_there", "sites have owners on a service alone: see --server")
-    found = answered(lambda: None, lambda client: client.share_site(name, {"shared": shared}))
-    told = ", ".join(f"{who} ({right})" for who, right in found.shared.items())
-    print(f"Site {name} of {found.owner} is shared with {told or 'nobody'}.")
+    site_rights = answered(lambda: None, lambda client: client.share_site(name, {"shared": shared}))
+    names = ", ".join(f"{caller} ({right})" for caller, right in site_rights.shared.items())
+    print(f"Site {name} of {site_rights.owner} is shared with {names or 'nobody'}.")
     return FINE
 
 
@@ -292,18 +292,18 @@ def _sites_of_machine() -> tuple[list[SiteAnswer], list[str]]:
     from planner.evidence.uncertainty import site_storage as storage
     from planner.evidence.uncertainty.site_corrections import site_answer
 
-    several = [one for _, one in storage.everything()]
-    found = [site_answer(one) for one in several if not isinstance(one, str)]
-    return found, [one for one in several if isinstance(one, str)]
+    known = [site for _, site in storage.everything()]
+    answers = [site_answer(site) for site in known if not isinstance(site, str)]
+    return answers, [site for site in known if isinstance(site, str)]
 
 
 def _sites_of_service(client: Client) -> tuple[list[SiteAnswer], list[str]]:
     rows = client.sites().rows
-    found = [client.site(row.name) for row in rows if row.problem is None]
-    return found, [row.problem for row in rows if row.problem is not None]
+    answers = [client.site(row.name) for row in rows if row.problem is None]
+    return answers, [row.problem for row in rows if row.problem is not None]
 
 
-def _found(name: str) -> Site:
+def _find_site(name: str) -> Site:
     from planner.documents.typed_values import looked_up
     from planner.evidence.uncertainty import site_storage as storage
 

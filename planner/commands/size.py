@@ -12,7 +12,7 @@ import typer
 
 from planner.commands.failures import FINE, NOTHING_FITS
 from planner.commands.options import part_of, part_options, request_options
-from planner.commands.server import answered, apart
+from planner.commands.server import answered, split_service_names
 from planner.commands.shared import Json, Report, figure, read_document
 from planner.presentation.terminal.progress_bar import bar
 
@@ -56,27 +56,27 @@ def size(
     from planner.presentation.terminal import output
     from planner.presentation.terminal.sizing_screen import sizing_screen
 
-    own = dict(sizing)
+    fields = dict(sizing)
     if "pue" in option_values:  # a sizing has it in its own part, not in a cluster
-        own["pue"] = option_values["pue"]
+        fields["pue"] = option_values["pue"]
     option_values = {name: value for name, value in option_values.items() if name != "pue"}
-    asked = _read(source, option_values, own, price or [])
+    request = _read_sizing(source, option_values, fields, price or [])
     with bar("searching clusters"):
         answer = answered(
-            lambda: compute(asked, os.cpu_count() or 1),
-            lambda service: service.sizing(asked.document()),
+            lambda: compute(request, os.cpu_count() or 1),
+            lambda service: service.sizing(request.document()),
         )
     if report is not None:
-        screen = sizing_screen(answer, asked, every_row=True)
-        write_page(report, f"Sizing {asked.base.model.name}", screen, [sizing_figure(answer)])
+        screen = sizing_screen(answer, request, every_row=True)
+        write_page(report, f"Sizing {request.base.model.name}", screen, [sizing_figure(answer)])
     figure = partial(drawing, partial(sizing_figure, answer))
     output.write_figures({"svg": svg, "png": png, "pdf": pdf}, figure)
-    output.show(answer, json, lambda screen: sizing_screen(answer, asked, every_row))
+    output.show(answer, json, lambda screen: sizing_screen(answer, request, every_row))
     return NOTHING_FITS if answer.fastest is None else FINE
 
 
-def _read(
-    source: str | None, option_values: Mapping[str, Any], own: Mapping[str, str], prices: list[str]
+def _read_sizing(
+    source: str | None, option_values: Mapping[str, Any], spec: Mapping[str, str], prices: list[str]
 ) -> SizingRequest:
     from planner.answers.sizing.request import parse_sizing
     from planner.documents.loading import scalar
@@ -86,10 +86,10 @@ def _read(
     sizing = {} if document.get("sizing") is None else document["sizing"]
     if not isinstance(sizing, dict):
         return parse_sizing(document)
-    document, names = apart(document)
-    for name, text in own.items():
-        words = [scalar(word.strip(), join("/sizing", name)) for word in text.split(",")]
-        sizing[name] = words if name in LISTED else words[0] if len(words) == 1 else text
+    document, names = split_service_names(document)
+    for name, text in spec.items():
+        values = [scalar(item.strip(), join("/sizing", name)) for item in text.split(",")]
+        sizing[name] = values if name in LISTED else values[0] if len(values) == 1 else text
     at = "/sizing/prices_usd_per_accelerator_hour"
     for pair in prices:
         kind, equals, usd = pair.partition("=")
@@ -97,5 +97,5 @@ def _read(
             raise refuse(at, "usage", f"--price takes NAME=USD, got {pair[:80]!r}")
         table = sizing.setdefault("prices_usd_per_accelerator_hour", {})
         table[kind.strip()] = scalar(usd.strip(), join(at, kind.strip()))
-    asked = parse_sizing({**document, "sizing": sizing})
-    return asked.model_copy(update={"base": asked.base.model_copy(update=names)})
+    request = parse_sizing({**document, "sizing": sizing})
+    return request.model_copy(update={"base": request.base.model_copy(update=names)})

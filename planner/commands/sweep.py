@@ -78,13 +78,13 @@ def sweep(
         answer = _sweep_on_service(client, grid)
         code = _show(answer, csv, parquet, json)
         return OUR_FAULT if answer.outcomes.get("not_asked") else code
-    asked = _grid(grid)
+    parsed = _grid(grid)
     folder = _results(grid) if results is None else results
     try:
-        answer = run(asked, folder, backend=backend, workers=workers, shard=shard, watch=_watched)
+        answer = run(parsed, folder, backend=backend, workers=workers, shard=shard, watch=_watch)
     except (KeyboardInterrupt, WorkersLost) as error:
-        why = str(error) or "stopped"
-        print(f"Not finished: {why}. What is answered is kept in {folder}", file=sys.stderr)
+        reason = str(error) or "stopped"
+        print(f"Not finished: {reason}. What is answered is kept in {folder}", file=sys.stderr)
         return OUR_FAULT
     return _show(answer, csv, parquet, json)
 
@@ -130,7 +130,7 @@ def _results(source: str) -> Path:
     return Path("sweep.results") if source == "-" else Path(source).with_suffix(".results")
 
 
-def _watched(
+def _watch(
     results: Iterator[tuple[str, Result]], done: int, total: int
 ) -> Iterator[tuple[str, Result]]:
     return counted("sweeping", results, total, done, patience_s=0.0)

@@ -62,8 +62,8 @@ def timeline(
         lambda document: timelines.timeline(timelines.parse_timeline(document)),
         lambda service, document: service.timeline(document),
     )
-    wanted = {"svg": svg, "html": html, "trace": trace, "png": png, "pdf": pdf}
-    written = output.write_figures(wanted, partial(_draw, answer, theme.value))
+    paths = {"svg": svg, "html": html, "trace": trace, "png": png, "pdf": pdf}
+    written = output.write_figures(paths, partial(_draw, answer, theme.value))
     wrote = [f"wrote {path}" for path in written]
     output.show(answer, json, partial(timeline_screen, answer), wrote)
     return FINE
@@ -100,19 +100,19 @@ def _answer(
     pipeline: Mapping[str, Any],
     option_values: Mapping[str, Any],
     of_plan: Callable[[PlanRequest], T],
-    alone: Callable[[dict[str, Any]], T],
-    there: Callable[[Client, dict[str, Any]], T],
+    of_pipeline: Callable[[dict[str, Any]], T],
+    remotely: Callable[[Client, dict[str, Any]], T],
 ) -> T:
     """The answer about a request's plan, or about a pipeline without a model."""
     document = load(source)
-    if not _of_plan(document, pipeline, option_values):
+    if not _is_of_plan(document, pipeline, option_values):
         bare = {**document, **option_values, **scalars(pipeline)}
-        return answered(lambda: alone(bare), lambda service: there(service, bare))
-    asked = read_request(source, option_values, need_plan=True, document=document)
-    return answered(lambda: of_plan(asked), lambda service: there(service, asked.document()))
+        return answered(lambda: of_pipeline(bare), lambda service: remotely(service, bare))
+    request = read_request(source, option_values, need_plan=True, document=document)
+    return answered(lambda: of_plan(request), lambda service: remotely(service, request.document()))
 
 
-def _of_plan(
+def _is_of_plan(
     document: Mapping[str, Any], pipeline: Mapping[str, Any], option_values: Mapping[str, Any]
 ) -> bool:
     """Whether the question is about a plan; otherwise about a pipeline without a model."""

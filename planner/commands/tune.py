@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _PANEL = "Tuning"
 _EMIT = "write the launch files of the next run into a folder of its own in here"
-_HERE = "run them on this machine (--cluster local), one after the other, until it ends"
+_HERE_HELP = "run them on this machine (--cluster local), one after the other, until it ends"
 _SKIP = "a plan that cannot run here, by its id or the start of it; as often as is needed"
 
 
@@ -45,7 +45,7 @@ def tune(
     skip: Annotated[
         list[str] | None, typer.Option(metavar="ID", help=_SKIP, rich_help_panel=_PANEL)
     ] = None,
-    here: Annotated[bool, typer.Option("--here", help=_HERE, rich_help_panel=_PANEL)] = False,
+    here: Annotated[bool, typer.Option("--here", help=_HERE_HELP, rich_help_panel=_PANEL)] = False,
     json: Json = False,
     option_values: Mapping[str, Any],
 ) -> int:
@@ -62,24 +62,24 @@ def tune(
         raise typer.BadParameter("--launcher needs --emit")
     if here and (emit is not None or skip):
         raise typer.BadParameter("--here goes with neither --emit nor --skip")
-    asked, site = _request_and_site(read_document(source, option_values, limits=True))
+    request, site = _request_and_site(read_document(source, option_values, limits=True))
     if here:
-        return _tune_locally(asked, site, Budget(runs, gpu_hours), json)
-    asked = bound(asked)
+        return _tune_locally(request, site, Budget(runs, gpu_hours), json)
+    request = bound(request)
     with bar("searching"):
-        known = question(asked, site, skip or ())
+        known = question(request, site, skip or ())
     if not known.plans:
-        return _nothing(json)
+        return _print_nothing_fits(json)
     answer = tune(known, Budget(runs, gpu_hours))
     script = ""
     if answer.next is not None and emit is not None:
-        answer, script = _emitted(known, answer, emit, launcher)
+        answer, script = _write_run(known, answer, emit, launcher)
     if json:
         output.print_json(answer)
         return FINE
     screen = output.Screen()
-    screen.print(tune_screen(answer, asked))
-    for line in _after(answer, script, str(option_values.get("cluster", asked.cluster.name))):
+    screen.print(tune_screen(answer, request))
+    for line in _after_run(answer, script, str(option_values.get("cluster", request.cluster.name))):
         screen.print(f"  {line}", soft_wrap=True, markup=False)
     return FINE
 
@@ -116,15 +116,15 @@ def _tune_locally(request: PlanRequest, site: Site, budget: Budget, json: bool) 
     return FINE
 
 
-def _nothing(json: bool) -> int:
+def _print_nothing_fits(json: bool) -> int:
     from planner.commands.shared import nothing_fits
     from planner.documents.problems import problem
 
-    why = problem("", "nothing_fits", "nothing fits; `planner plan` says why")
-    return nothing_fits((why,), json)
+    reason = problem("", "nothing_fits", "nothing fits; `planner plan` says why")
+    return nothing_fits((reason,), json)
 
 
-def _emitted(
+def _write_run(
     question: Question, answer: TuneAnswer, folder: Path, launcher: str | None
 ) -> tuple[TuneAnswer, str]:
     """The answer with its files written, and where the framework's own script is."""
@@ -132,14 +132,14 @@ def _emitted(
 
     run = answer.next
     assert run is not None
-    plan = next(one.plan for one in answer.candidates if one.id == run.id)
+    plan = next(c.plan for c in answer.candidates if c.id == run.id)
     bundle, script = bundle_of(question.request, plan, run, launcher)
     files = write_once(bundle, folder / run.id)
-    whole = run.model_copy(update={"files": files, "notes": bundle.notes})
-    return answer.model_copy(update={"next": whole}), str(folder / run.id / script)
+    emitted = run.model_copy(update={"files": files, "notes": bundle.notes})
+    return answer.model_copy(update={"next": emitted}), str(folder / run.id / script)
 
 
-def _after(answer: TuneAnswer, script: str, cluster: str) -> Iterator[str]:
+def _after_run(answer: TuneAnswer, script: str, cluster: str) -> Iterator[str]:
     """What to do with the next run."""
     import shlex
 
@@ -149,6 +149,6 @@ def _after(answer: TuneAnswer, script: str, cluster: str) -> Iterator[str]:
         yield "--emit DIR writes its launch files"
         return
     yield f"wrote {answer.next.files[0]}"
-    words = ["LOG", "--script", script, "--cluster", cluster, "--site", answer.site, "--yes"]
-    yield f"then: planner learn {shlex.join(words)}"
+    options = ["LOG", "--script", script, "--cluster", cluster, "--site", answer.site, "--yes"]
+    yield f"then: planner learn {shlex.join(options)}"
     yield "and the same `planner tune` again"

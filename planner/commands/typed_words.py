@@ -14,31 +14,31 @@ _SHORT["--no-sp"] = "--no-sequence-parallel"
 _CLEARLY = 0.1
 
 
-def written_out(command: Any, words: Sequence[str]) -> list[str]:
+def written_out(command: Any, arguments: Sequence[str]) -> list[str]:
     """The words with short names of options written out, where the command has the long ones."""
-    known = _options(command, words)
-    found = []
-    for word in words:
-        flag, equals, value = word.partition("=")
+    known = _options(command, arguments)
+    result = []
+    for argument in arguments:
+        flag, equals, value = argument.partition("=")
         long = _SHORT.get(flag)
-        found.append(f"{long}{equals}{value}" if long in known and flag not in known else word)
-    return found
+        result.append(f"{long}{equals}{value}" if long in known and flag not in known else argument)
+    return result
 
 
-def repeated(command: Any, words: Sequence[str]) -> Iterator[str]:
+def repeated(command: Any, arguments: Sequence[str]) -> Iterator[str]:
     """A sentence for each option with one value that stands there with several."""
     values: dict[str, list[str]] = {}
-    known = _options(command, words)
-    for word, after in zip(words, [*words[1:], ""], strict=False):
-        if word == "--":
+    known = _options(command, arguments)
+    for argument, after in zip(arguments, [*arguments[1:], ""], strict=False):
+        if argument == "--":
             break
-        flag, equals, value = word.partition("=")
+        flag, equals, value = argument.partition("=")
         option = known.get(flag)
         if option is not None and not (option.multiple or option.is_flag or option.count):
             values.setdefault(option.opts[0], []).append(value if equals else after)
-    for flag, given in values.items():
-        if len(set(given)) > 1:
-            yield f"{flag} stands {len(given)} times ({', '.join(given)}): the last counts"
+    for flag, texts in values.items():
+        if len(set(texts)) > 1:
+            yield f"{flag} stands {len(texts)} times ({', '.join(texts)}): the last counts"
 
 
 def nearest_option(typed: str, options: Sequence[str]) -> tuple[str, ...]:
@@ -46,21 +46,21 @@ def nearest_option(typed: str, options: Sequence[str]) -> tuple[str, ...]:
     if _SHORT.get(typed) in options:
         return (_SHORT[typed],)
     close = get_close_matches(typed, options, n=3, cutoff=0.7)
-    likeness = [SequenceMatcher(None, typed, one).ratio() for one in close]
+    likeness = [SequenceMatcher(None, typed, option).ratio() for option in close]
     if len(close) > 1 and likeness[0] - likeness[1] > _CLEARLY:
         return (close[0],)
     return tuple(close)
 
 
-def _options(command: Any, words: Sequence[str]) -> dict[str, Any]:
+def _options(command: Any, arguments: Sequence[str]) -> dict[str, Any]:
     """The options of the command that the words name, by each of their names."""
-    for word in words:
+    for argument in arguments:
         commands = getattr(command, "commands", {})
-        if word in commands:
-            command = commands[word]
+        if argument in commands:
+            command = commands[argument]
     return {
-        name: one
-        for one in command.params
-        for name in (*one.opts, *one.secondary_opts)
+        name: parameter
+        for parameter in command.params
+        for name in (*parameter.opts, *parameter.secondary_opts)
         if name.startswith("-")
     }

@@ -24,7 +24,7 @@ def usage_message(error: typer.TyperException) -> str:
     context = getattr(error, "ctx", None)
     if typed is not None and hasattr(error, "possibilities"):
         parameters = [] if context is None else context.command.params
-        names = [name for one in parameters for name in (*one.opts, *one.secondary_opts)]
+        names = [name for p in parameters for name in (*p.opts, *p.secondary_opts)]
         close = nearest_option(typed, [name for name in names if name.startswith("--")])
         hint = f"; did you mean {' or '.join(close)}?" if close else ""
         return f"No such option: {typed}{hint}"
@@ -43,12 +43,12 @@ def _name(parameter: Any) -> str:
 def _reworded(text: str) -> str:
     """A sentence of pydantic's, by which the parser checks values, in ours."""
     text = text.removeprefix("Value error, ").rstrip(".")
-    for theirs, ours in _BOUNDS.items():
-        if text.startswith(theirs):
-            return ours + text.removeprefix(theirs).partition(",")[0]
-    if (found := re.fullmatch(r"'(.*)' is not one of (.*)", text)) is None:
+    for prefix, wording in _BOUNDS.items():
+        if text.startswith(prefix):
+            return wording + text.removeprefix(prefix).partition(",")[0]
+    if (match := re.fullmatch(r"'(.*)' is not one of (.*)", text)) is None:
         return text
-    choices = found[2].replace("'", "")
-    close = nearest(found[1], choices.split(", "))
+    choices = match[2].replace("'", "")
+    close = nearest(match[1], choices.split(", "))
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
-    return f"must be one of {choices}; got {found[1]}{hint}"
+    return f"must be one of {choices}; got {match[1]}{hint}"

@@ -104,17 +104,17 @@ def validate(
     if (client := service()) is not None:
         if launcher or submit or follow or output or port:
             only_here("--launcher, --submit, --follow, --output or --port")
-        asked = read_request(source, option_values, need_plan=True)
-        own = {
+        request = read_request(source, option_values, need_plan=True)
+        settings = {
             "steps": steps, "warmup_steps": warmup_steps, "check_numerics": check_numerics,
             "time_tolerance": time_tolerance, "memory_tolerance": memory_tolerance,
             "wall_s": max_seconds, "silence_s": max_silent_seconds, "memory_bytes": max_memory,
         }  # fmt: skip
-        return _validate_on_service(client, asked, own, json)
+        return _validate_on_service(client, request, settings, json)
     tolerance = Tolerance(time=time_tolerance or default_tolerance(), memory=memory_tolerance)
     if follow is not None:
         return remote_command.follow(follow, tolerance, json)
-    asked = read_request(source, option_values, need_plan=True)
+    request = read_request(source, option_values, need_plan=True)
     options = Options(
         steps=steps,
         warmup_steps=warmup_steps,
@@ -125,8 +125,8 @@ def validate(
     )
     if launcher is not None:
         away = remote_command.submit if submit else remote_command.write
-        return away(launcher, asked, options, output, image, json)
-    return _validate_locally(asked, options, output, json)
+        return away(launcher, request, options, output, image, json)
+    return _validate_locally(request, options, output, json)
 
 
 def _validate_locally(
@@ -141,23 +141,23 @@ def _validate_locally(
 
     with running(json) as progress:
         report = run(request, options, output=output, progress=progress)
-    kept = results.keep(request, report.model_dump(mode="json"))
-    lines = [f"\nkept with the plan as {kept.id}"]
-    if said := learn(request, report, options.warmup_steps):
-        lines.append(said)
+    stored = results.keep(request, report.model_dump(mode="json"))
+    lines = [f"\nkept with the plan as {stored.id}"]
+    if lesson := learn(request, report, options.warmup_steps):
+        lines.append(lesson)
     outputs.show(report, json, partial(validation_screen, report), lines)
     return OUTSIDE if report.verdict == "outside" else FINE
 
 
 def _validate_on_service(
-    client: Client, request: PlanRequest, own: Mapping[str, Any], json: bool
+    client: Client, request: PlanRequest, settings: Mapping[str, Any], json: bool
 ) -> int:
     """Validate on the machine of a service."""
     from planner.presentation.terminal import output
     from planner.presentation.terminal.validation_screen import validation_screen
     from planner.running.validate.report import ValidationReport
 
-    spec = {name: value for name, value in own.items() if value is not None}
+    spec = {name: value for name, value in settings.items() if value is not None}
     document = request.document() | {"validation": spec}
     report = as_a_job(client, "validations", document, "report", ValidationReport)
     output.show(report, json, partial(validation_screen, report))

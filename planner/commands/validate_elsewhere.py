@@ -26,8 +26,8 @@ def write(
     from planner.running.validate.executors import remote
 
     bundle = remote.render(launcher, [request], options, image)
-    whole = bundle.main == executors.MAIN  # else a cluster's file, which is printed alone
-    return print_bundle(bundle, output, json, whole=whole)
+    as_script = bundle.main == executors.MAIN  # else a cluster's file, which is printed alone
+    return print_bundle(bundle, output, json, as_script=as_script)
 
 
 def submit(
@@ -42,19 +42,19 @@ def submit(
         detail = "a run elsewhere needs a folder that every node sees: --output DIR"
         raise refuse("/output", "missing", detail)
     handle = remote.submit(launcher, [request], options, output, image)
-    said = handle.by_hand or f"submitted to {launcher} as {handle.id}; its files: {output}"
-    print(said, file=sys.stderr)
-    return _reported(handle, options.tolerance, json)
+    status = handle.by_hand or f"submitted to {launcher} as {handle.id}; its files: {output}"
+    print(status, file=sys.stderr)
+    return _print_report(handle, options.tolerance, json)
 
 
 def follow(folder: Path, tolerance: Tolerance, json: bool) -> int:
     """Wait for a run that was submitted from a folder, and report."""
     from planner.running.validate import executors
 
-    return _reported(executors.started(folder), tolerance, json)
+    return _print_report(executors.started(folder), tolerance, json)
 
 
-def _reported(handle: Handle, tolerance: Tolerance, json: bool) -> int:
+def _print_report(handle: Handle, tolerance: Tolerance, json: bool) -> int:
     from planner.commands import validate as run_command
     from planner.documents.request import PlanRequest
     from planner.presentation.terminal import output
@@ -65,12 +65,12 @@ def _reported(handle: Handle, tolerance: Tolerance, json: bool) -> int:
 
     try:
         with stoppable(), run_command.progress_lines() as progress:
-            (found,) = remote.reports(handle, tolerance, progress)
+            (report,) = remote.reports(handle, tolerance, progress)
     except Stopped as stopped:
         print(f"Stopped by {stopped}; the run goes on, from {handle.folder}.", file=sys.stderr)
         return 128 + stopped.number
-    if isinstance(found, RunFailed):
-        return run_command.failed(found, json)
-    said = learn(PlanRequest.model_validate(found.request), found)
-    output.show(found, json, partial(validation_screen, found), [f"\n{said}"] if said else [])
-    return run_command.OUTSIDE if found.verdict == "outside" else FINE
+    if isinstance(report, RunFailed):
+        return run_command.failed(report, json)
+    lesson = learn(PlanRequest.model_validate(report.request), report)
+    output.show(report, json, partial(validation_screen, report), [f"\n{lesson}"] if lesson else [])
+    return run_command.OUTSIDE if report.verdict == "outside" else FINE

@@ -21,22 +21,22 @@ def validations(
     from planner.running.validate import results
 
     if name is None:
-        kept = results.everything()
+        stored = results.everything()
         if json:
-            output.print_document({"validations": [one.model_dump(mode="json") for one in kept]})
+            output.print_document({"validations": [v.model_dump(mode="json") for v in stored]})
             return FINE
-        for one in kept:
-            print(f"{one.id}  {one.request['model']['name']}: {one.sentence}")
-        if not kept:
+        for validation in stored:
+            print(f"{validation.id}  {validation.request['model']['name']}: {validation.sentence}")
+        if not stored:
             print("none yet: `planner validate` keeps what it finds")
         return FINE
-    one = results.find(name)
+    validation = results.find(name)
     if json:
-        output.print_document(one.model_dump(mode="json"))
+        output.print_document(validation.model_dump(mode="json"))
         return FINE
     from planner.presentation.terminal.validation_screen import validation_screen
     from planner.running.validate.report import ValidationReport
 
     screen = output.Screen()
-    screen.print(validation_screen(ValidationReport.model_validate(one.report), screen))
+    screen.print(validation_screen(ValidationReport.model_validate(validation.report), screen))
     return FINE

@@ -19,7 +19,7 @@ def _adapters(c: Context, p: Plans) -> BoolArray:
     return np.asarray(any(names & matrices(c.model, kind).keys() for kind in kinds))
 
 
-def _world(c: Context, p: Plans) -> BoolArray:
+def _uses_all_accelerators(c: Context, p: Plans) -> BoolArray:
     return np.asarray(p.tp * p.cp * p.pp * p.dp == c.cluster.accelerators)
 
 
@@ -131,7 +131,7 @@ ADAPTERS = Rule(
 )
 WORLD_SIZE = Rule(
     "world_size",
-    _world,
+    _uses_all_accelerators,
     lambda c, p: (
         f"tp {p.tp} x cp {p.cp} x pp {p.pp} x dp {p.dp} = {p.accelerators}, "
         f"the cluster has {c.cluster.accelerators} accelerators"

@@ -17,14 +17,14 @@ from planner.constraints.rule import BoolArray, Context, Rule, divides, micro_ba
 
 
 def _layers(c: Context, p: Plans) -> BoolArray:
-    _, whole = middle_layers(c.model.num_layers, p)
+    _, even = middle_layers(c.model.num_layers, p)
     single = (p.first_stage_layers == 0) & (p.last_stage_layers == 0)
-    legal = np.where(p.pp == 1, single, whole)
+    legal = np.where(p.pp == 1, single, even)
     if p.stage_layers_table:
         sums, least = p.of_stage_layers(sum), p.of_stage_layers(min, 1)
         # A virtual stage may hold the embedding, multi-token prediction or the head alone.
-        apart = (p.of_stage_layers(len) == virtual_stage_count(p)) & (p.pp > 1)
-        filled = (least >= 1) | (apart & (least >= 0))
+        explicit = (p.of_stage_layers(len) == virtual_stage_count(p)) & (p.pp > 1)
+        filled = (least >= 1) | (explicit & (least >= 0))
         legal = np.where(p.stage_layers > 0, (sums == c.model.num_layers) & filled, legal)
     return np.asarray(legal, dtype=np.bool_)
 
@@ -63,10 +63,10 @@ def _vpp(c: Context, p: Plans) -> BoolArray:
     legal &= p.pp > 1
     loop = is_loop(p.schedule)
     if p.stage_layers_table:
-        apart = (p.of_stage_layers(len) == virtual) & (p.pp > 1)
+        explicit = (p.of_stage_layers(len) == virtual) & (p.pp > 1)
         common = p.of_stage_layers(lambda layers: gcd(*layers))
-        legal = np.where(p.stage_layers > 0, apart | divides(p.vpp, common), legal)
-        folded |= apart
+        legal = np.where(p.stage_layers > 0, explicit | divides(p.vpp, common), legal)
+        folded |= explicit
     return np.asarray(np.where(loop, (p.vpp == 1) | legal, folded))
 
 
@@ -114,9 +114,9 @@ def _schedule_refusal(schedule: int, stages: int, chunks: int, count: int) -> st
 
 def _schedule_text(c: Context, p: ParallelPlan) -> str:
     count = p.micro_batches(c.training.global_batch_size)
-    own = _schedule_refusal(code("schedule", p.schedule), p.pp, p.vpp, count)
-    if own:
-        return own
+    refusal = _schedule_refusal(code("schedule", p.schedule), p.pp, p.vpp, count)
+    if refusal:
+        return refusal
     if p.schedule == "interleaved-1f1b":
         return f"Megatron interleaves a multiple of pp {p.pp} micro-batches, got {count}"
     return f"torch's 1F1B needs at least pp {p.pp} micro-batches, got {count}"

@@ -21,7 +21,7 @@ def layout_fields(schedule: str, pp: int, vpp: int, sizes: tuple[int, ...]) -> d
     for ends in plainer:
         even = virtual_stage_layers(sum(sizes), placement, pp, vpp, *ends)
         if even == sizes and (not any(ends[:2]) or min(sizes) > 0):
-            said = dict(zip(("first_stage_layers", "last_stage_layers"), ends, strict=False))
-            said = {name: layers for name, layers in said.items() if layers}
-            return {**said, "stage_layers": ends[2]} if ends[2] else said
+            fields = dict(zip(("first_stage_layers", "last_stage_layers"), ends, strict=False))
+            fields = {name: layers for name, layers in fields.items() if layers}
+            return {**fields, "stage_layers": ends[2]} if ends[2] else fields
     return {"stage_layers": sizes}

@@ -18,10 +18,10 @@ def _batch(c: Context, p: Plans) -> BoolArray:
 def _dynamic(c: Context, p: Plans) -> BoolArray:
     """Dynamic context parallelism: passes of one sample each, on powers of two of ranks."""
     ranks = p.dp * p.cp
-    alone = (p.pp == 1) & (p.ep == 1) & (p.micro_batch_size == 1) & (ranks & (ranks - 1) == 0)
+    legal = (p.pp == 1) & (p.ep == 1) & (p.micro_batch_size == 1) & (ranks & (ranks - 1) == 0)
     tokens = not c.model.encoders and c.training.loss == "next_token"
     padded = bool(c.training.sample_lengths) and not c.training.packs
-    return np.asarray((p.dynamic_cp == 0) | (p.cp == 1) | (alone & tokens & (not padded)))
+    return np.asarray((p.dynamic_cp == 0) | (p.cp == 1) | (legal & tokens & (not padded)))
 
 
 def _dynamic_text(c: Context, p: ParallelPlan) -> str:
@@ -35,16 +35,16 @@ def _dynamic_text(c: Context, p: ParallelPlan) -> str:
 
 def _zero(c: Context, p: Plans) -> BoolArray:
     sharded = p.dp * p.cp
-    whole = (p.dp_shard == 0) | divides(p.dp_shard, sharded)
+    divided = (p.dp_shard == 0) | divides(p.dp_shard, sharded)
     if c.model.moe is not None:
         # Hybrid sharding also replicates the experts dp x cp / dp_shard times.
         experts = p.tp * sharded // np.maximum(p.etp * p.ep, 1)
         copies = sharded // np.maximum(p.dp_shard, 1)
-        whole &= (p.dp_shard == 0) | divides(copies, experts)
+        divided &= (p.dp_shard == 0) | divides(copies, experts)
     # FSDP under a pipeline must keep its gathered weights between micro-batches (torch).
     keeps = np.asarray(traits(p.runtime).keeps_gathered_weights) > 0
     piped = (p.pp == 1) | (p.zero_stage < 2) | (keeps & (p.reshard_after_forward == 0))
-    return np.asarray(whole & piped)
+    return np.asarray(divided & piped)
 
 
 def _zero_text(c: Context, p: ParallelPlan) -> str:
@@ -112,8 +112,8 @@ def _offload(c: Context, p: Plans) -> BoolArray:
 
 
 def _offloaded_layers(c: Context, p: Plans) -> BoolArray:
-    some = (p.offload_activations > 0) & (p.offload_num_layers <= c.model.num_layers)
-    return np.asarray((p.offload_num_layers == 0) | some)
+    legal = (p.offload_activations > 0) & (p.offload_num_layers <= c.model.num_layers)
+    return np.asarray((p.offload_num_layers == 0) | legal)
 
 
 def _offloads_elementwise(c: Context, p: Plans) -> BoolArray:
@@ -124,8 +124,8 @@ def _steps_in_backward(c: Context, p: Plans) -> BoolArray:
     """Gradients that are freed at once can't wait for others: of samples, or of replicas."""
     once = samples(c, p) == p.dp * p.micro_batch_size
     reduced = (p.dp * p.cp == 1) | (p.zero_stage == 3)
-    alone = once & reduced & (p.pp == 1) & (p.offload_optimizer == 0)
-    return np.asarray(alone | (not c.training.optimizer_in_backward))
+    legal = once & reduced & (p.pp == 1) & (p.offload_optimizer == 0)
+    return np.asarray(legal | (not c.training.optimizer_in_backward))
 
 
 def _chunked_loss(c: Context, p: Plans) -> BoolArray:

@@ -148,9 +148,9 @@ class Unbuildable(Document):
     @property
     def sentence(self) -> str:
         """What it cannot, and who can."""
-        what = "run it as asked" if self.builds else "build it"
-        who = f"{', '.join(self.able)} can" if self.able else "no framework known here can"
-        return f"{self.title} cannot {what}: {'; '.join(self.reasons)}; {who}."
+        task = "run it as asked" if self.builds else "build it"
+        able = f"{', '.join(self.able)} can" if self.able else "no framework known here can"
+        return f"{self.title} cannot {task}: {'; '.join(self.reasons)}; {able}."
 
 
 class Replanned(Document):

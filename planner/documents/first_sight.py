@@ -8,13 +8,13 @@ import numpy as np
 
 from planner.documents.plan_report import Document
 
-LEAST_OF_KIND = 5
+MIN_OF_KIND = 5
 
 
 class KindErrors(Document):
     """Errors of the runs of one kind.
 
-    median_abs_ln: the mean over sources with LEAST_OF_KIND runs of the kind and more, of the median
+    median_abs_ln: the mean over sources with MIN_OF_KIND runs of the kind and more, of the median
     |ln(predicted / measured)| of each; None without such sources.
     """
 
@@ -26,7 +26,9 @@ class KindErrors(Document):
     def from_runs(cls, by_source: Mapping[str, Sequence[float]]) -> KindErrors:
         """The errors of runs by source; each ln(predicted / measured)."""
         medians = [
-            float(np.median(np.abs(own))) for own in by_source.values() if len(own) >= LEAST_OF_KIND
+            float(np.median(np.abs(errors)))
+            for errors in by_source.values()
+            if len(errors) >= MIN_OF_KIND
         ]
         mean = float(np.mean(medians)) if medians else None
         return cls(

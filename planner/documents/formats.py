@@ -10,7 +10,7 @@ from cost_models.units import GIB
 from planner.documents.answer import REASONS
 from planner.documents.plan_report import Memory
 
-_MOST_KINDS = 6  # that one line names
+_MAX_KINDS = 6  # limit on the kinds that one line names
 
 
 def short(value: float) -> str:
@@ -28,8 +28,8 @@ def seconds(value: float) -> str:
         return "0 s"
     for scale, unit in ((1.0, "s"), (1e-3, "ms")):
         if abs(value) >= scale:
-            return f"{_three(value / scale)} {unit}"
-    return f"{_three(value / 1e-6)} us"
+            return f"{_three_digits(value / scale)} {unit}"
+    return f"{_three_digits(value / 1e-6)} us"
 
 
 def gib(value: float) -> str:
@@ -56,7 +56,7 @@ def listed(names: Sequence[str]) -> str:
 
 def days(value: float) -> str:
     """Days, or hours where it is less than one."""
-    return f"{_three(value)} days" if value >= 1 else f"{_three(value * 24)} hours"
+    return f"{_three_digits(value)} days" if value >= 1 else f"{_three_digits(value * 24)} hours"
 
 
 def dollars(value: float) -> str:
@@ -68,19 +68,19 @@ def energy(kwh: float) -> str:
     """An amount of energy, given in kWh."""
     for scale, unit in ((1e6, "GWh"), (1e3, "MWh")):
         if kwh >= scale:
-            return f"{_three(kwh / scale)} {unit}"
-    return f"{_three(kwh)} kWh"
+            return f"{_three_digits(kwh / scale)} {unit}"
+    return f"{_three_digits(kwh)} kWh"
 
 
 def kinds_words(layers: Mapping[str, int]) -> str:
     """Layers of each kind: 6 mamba2, 1 full attention."""
-    words = [f"{count} {kind}" for kind, count in layers.items()]
-    rest = tuple(layers.values())[_MOST_KINDS:]
+    parts = [f"{count} {kind}" for kind, count in layers.items()]
+    rest = tuple(layers.values())[_MAX_KINDS:]
     more = [f"{sum(rest)} of {len(rest)} more kinds"] if rest else []
-    return ", ".join((*words[:_MOST_KINDS], *more)) or "no layers"
+    return ", ".join((*parts[:_MAX_KINDS], *more)) or "no layers"
 
 
-def _three(value: float) -> str:
+def _three_digits(value: float) -> str:
     magnitude = abs(value)
     if magnitude >= 100:
         return f"{value:,.0f}"
@@ -97,23 +97,23 @@ def plan_words(plan: Mapping[str, Any], *, schedule: bool = True) -> list[str]:
 
     schedule: whether an unusual one is named.
     """
-    words = [f"tp {plan['tp']}" + (" +sp" if plan["sequence_parallel"] else "")]
+    parts = [f"tp {plan['tp']}" + (" +sp" if plan["sequence_parallel"] else "")]
     if plan["cp"] > 1:
-        words.append(f"cp {plan['cp']} ({plan['cp_kind']})")
-    words.append(f"pp {plan['pp']}")
+        parts.append(f"cp {plan['cp']} ({plan['cp_kind']})")
+    parts.append(f"pp {plan['pp']}")
     if plan["vpp"] > 1:
-        words.append(f"vpp {plan['vpp']}")
+        parts.append(f"vpp {plan['vpp']}")
     if schedule and not usual_schedule(plan):
-        words.append(str(plan["schedule"]))
-    words.append(f"dp {plan['dp']}")
+        parts.append(str(plan["schedule"]))
+    parts.append(f"dp {plan['dp']}")
     if plan["dp_shard"]:
-        words.append(f"shard {plan['dp_shard']}")
+        parts.append(f"shard {plan['dp_shard']}")
     if plan["ep"] > 1:
-        words.append(f"ep {plan['ep']}")
+        parts.append(f"ep {plan['ep']}")
     if plan["etp"] > 1:
-        words.append(f"etp {plan['etp']}")
-    words += [f"zero {plan['zero_stage']}", f"mbs {plan['micro_batch_size']}"]
-    return words
+        parts.append(f"etp {plan['etp']}")
+    parts += [f"zero {plan['zero_stage']}", f"mbs {plan['micro_batch_size']}"]
+    return parts
 
 
 def recompute_words(plan: Mapping[str, Any]) -> str:
@@ -127,13 +127,13 @@ def recompute_words(plan: Mapping[str, Any]) -> str:
 
 def memory_words(plan: Mapping[str, Any]) -> list[str]:
     """What a plan trades time for memory with."""
-    words = [f"recompute {recompute_words(plan)}"]
+    parts = [f"recompute {recompute_words(plan)}"]
     if plan["offload_optimizer"]:
-        words.append("offload optimizer")
+        parts.append("offload optimizer")
     if plan["offload_activations"]:
         layers = plan.get("offload_num_layers")
-        words.append(f"offload activations of {layers} layers" if layers else "offload activations")
-    return words
+        parts.append(f"offload activations of {layers} layers" if layers else "offload activations")
+    return parts
 
 
 def whole_plan_words(plan: ParallelPlan | Mapping[str, Any]) -> list[str]:
@@ -142,9 +142,9 @@ def whole_plan_words(plan: ParallelPlan | Mapping[str, Any]) -> list[str]:
     return [*plan_words(fields), *memory_words(fields)]
 
 
-def or_dash(value: float | None, words: Callable[[float], str]) -> str:
+def or_dash(value: float | None, format_value: Callable[[float], str]) -> str:
     """A value in these words, or that there is none."""
-    return "-" if value is None else words(value)
+    return "-" if value is None else format_value(value)
 
 
 def signed_share(value: float) -> str:
@@ -176,7 +176,7 @@ def size(value: float) -> str:
 
 
 def overflow(memory: Memory) -> str:
-    """By how much the worst stage does not fit."""
+    """A sentence on how much the worst stage needs more than it has."""
     over = memory.peak_bytes - memory.capacity_bytes
     return (
         f"stage {memory.worst_stage} needs {gib(memory.peak_bytes)} GiB, the accelerator has "
@@ -188,5 +188,5 @@ def amount(value: float) -> str:
     """Bytes on a link, in powers of ten as rates of links are: 2.26 GB."""
     for scale, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if abs(value) >= scale:
-            return f"{_three(value / scale)} {unit}"
+            return f"{_three_digits(value / scale)} {unit}"
     return f"{value:,.0f} B"

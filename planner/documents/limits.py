@@ -24,10 +24,10 @@ def bounds(pointer: str, field: str, value: Any) -> Bounds:
             pointer, value = join(pointer, "values"), value["values"]
         else:
             return _range(pointer, field, value)
-    one = not isinstance(value, list) or (
+    single = not isinstance(value, list) or (
         field in _TUPLE_FIELDS and not any(isinstance(item, list) for item in value)
     )
-    if one:
+    if single:
         return Bounds(values=(_value(pointer, field, value),))
     if not 1 <= len(value) <= 256:
         raise refuse(pointer, "length", f"must have 1 to 256 values, got {len(value)}")
@@ -53,13 +53,13 @@ def modules(pointer: str, names: tuple[RecomputeModule, ...]) -> tuple[Recompute
 def _range(pointer: str, field: str, value: dict[str, Any]) -> Bounds:
     if not _is_integer(field):
         raise refuse(pointer, "not_a_range", f"{field} has no order; give values")
-    given = {name: item for name, item in value.items() if item is not None}
-    if not given:
+    stated = {name: item for name, item in value.items() if item is not None}
+    if not stated:
         raise refuse(pointer, "missing", "give min, max or values")
     try:
-        return Bounds.model_validate(given, strict=True)
+        return Bounds.model_validate(stated, strict=True)
     except ValidationError as error:
-        raise RequestError(from_validation(error, pointer, given, Bounds)) from None
+        raise RequestError(from_validation(error, pointer, stated, Bounds)) from None
 
 
 def _is_integer(field: str) -> bool:

@@ -49,8 +49,8 @@ def load_document(source: str | Path) -> dict[str, Any]:
             with Path(source).open("rb") as file:
                 data = file.read(MAX_BYTES + 1)
         except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
-            why = getattr(error, "strerror", None) or error
-            raise refuse("", "no_file", f"cannot read {shown(str(source))!r}: {why}") from None
+            reason = getattr(error, "strerror", None) or error
+            raise refuse("", "no_file", f"cannot read {shown(str(source))!r}: {reason}") from None
     if len(data) > MAX_BYTES:
         raise refuse("", "too_large", f"a request has at most {MAX_BYTES} bytes")
     try:
@@ -199,9 +199,9 @@ def _parse_yaml(text: str, repeated: list[str] | None = None) -> Any:
         return _Builder(yaml.parse(text, Loader=loader), repeated).document()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        what = getattr(error, "problem", None) or "not YAML or JSON"
-        raise refuse("", "malformed", f"cannot be read: {what}{where}") from None
+        place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        problem = getattr(error, "problem", None) or "not YAML or JSON"
+        raise refuse("", "malformed", f"cannot be read: {problem}{place}") from None
 
 
 class _Builder:
@@ -230,7 +230,7 @@ class _Builder:
     def value(self, event: Any, pointer: str, depth: int) -> Any:
         import yaml
 
-        before = self.nodes
+        nodes_before = self.nodes
         self.nodes += 1
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self.anchors:
@@ -251,7 +251,7 @@ class _Builder:
         else:
             value = _mapping(self._pairs(pointer, depth), pointer, self.repeated)
         if event.anchor:
-            self.anchors[event.anchor] = (value, self.nodes - before)
+            self.anchors[event.anchor] = (value, self.nodes - nodes_before)
         return value
 
     def _sequence(self, pointer: str, depth: int) -> list[Any]:

@@ -41,27 +41,27 @@ def number(text: str, *, length: bool) -> float | None:
     return int(value) if value.is_integer() and abs(value) < 2**53 else value
 
 
-def _value(name: str, item: Any, whole: bool) -> Any:
-    """whole: the field holds whole numbers, others are fractions too."""
+def _value(name: str, item: Any, integral: bool) -> Any:
+    """The number that a text stands for; integral: the field holds no fractions."""
     if isinstance(item, list | tuple):
-        return type(item)(_value(name, one, whole) for one in item)
-    found = number(item, length=name in LENGTHS) if isinstance(item, str) else None
-    if found is None:
+        return type(item)(_value(name, element, integral) for element in item)
+    parsed = number(item, length=name in LENGTHS) if isinstance(item, str) else None
+    if parsed is None:
         return item
-    return found if whole else float(found)
+    return parsed if integral else float(parsed)
 
 
 @cache
 def _numeric(model: type[BaseModel]) -> dict[str, bool]:
     """The fields that hold numbers and no text; whether they are whole."""
-    found = {}
+    integral = {}
     for name, field in model.model_fields.items():
         kinds = {kind for kind in _leaves(field.annotation) if isinstance(kind, type)}
         if kinds & {int, float} and str not in kinds:
-            found[name] = float not in kinds
-    return found
+            integral[name] = float not in kinds
+    return integral
 
 
 def _leaves(annotation: Any) -> set[Any]:
     arguments = get_args(annotation)
-    return {leaf for one in arguments for leaf in _leaves(one)} if arguments else {annotation}
+    return {leaf for item in arguments for leaf in _leaves(item)} if arguments else {annotation}

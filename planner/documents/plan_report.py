@@ -15,10 +15,10 @@ class Document(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     @classmethod
-    def of(cls, source: object, /, **own: Any) -> Self:
+    def of(cls, source: object, /, **values: Any) -> Self:
         """What an object says: its attributes of the names of fields, and the fields given here."""
-        names = (name for name in cls.model_fields if name not in own and hasattr(source, name))
-        return cls(**{name: getattr(source, name) for name in names}, **own)
+        names = (name for name in cls.model_fields if name not in values and hasattr(source, name))
+        return cls(**{name: getattr(source, name) for name in names}, **values)
 
 
 class Answer(Document):

@@ -17,10 +17,10 @@ from planner.documents.short_names import SHORT_NAMES
 Scalar = str | int | float | bool | None
 T = TypeVar("T")
 
-MOST_PROBLEMS = 20  # that one error lists
-_LONGEST = 80  # characters of a value that a message repeats
+MAX_PROBLEMS = 20  # limit on the problems that one error lists
+_MAX_SHOWN = 80  # limit on the characters of a value that a message repeats
 _MORE = "more"
-_EXACT = 2**53  # integers beyond it do not survive a JSON reader that uses doubles
+_MAX_EXACT = 2**53  # integers beyond it do not survive a JSON reader that uses doubles
 # ModelSpec derives these from other fields, so the user has to correct those other fields.
 _DERIVED = frozenset({"num_query_groups", "head_dim", "ffn_hidden_size", "norm_bias"})
 _KINDS = {
@@ -49,7 +49,7 @@ class Problem(BaseModel):
     did_you_mean: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """Without the members that say nothing."""
+        """The problem as a document, without empty members."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class Problem(BaseModel):
 class RequestError(ValueError):
     """A request that cannot be understood, with the problems found in it.
 
-    At most MOST_PROBLEMS, and then one more (its code is `more`) that says how many others.
+    At most MAX_PROBLEMS, and then one more (its code is `more`) that says how many others.
     """
 
     def __init__(self, problems: Iterable[Problem]) -> None:
@@ -68,17 +68,17 @@ class RequestError(ValueError):
         super().__init__("\n".join(map(str, self.problems)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For another process: the problems alone make it again."""
-        return _again, (type(self), self.problems)
+        """How to make the error again in another process: from its problems."""
+        return _unpickled, (type(self), self.problems)
 
     def under(self, pointer: str) -> RequestError:
-        """The same problems of a document that stands at a place in another one."""
+        """The problems of a document that stands at `pointer` in another one."""
         return RequestError(
-            one.model_copy(update={"pointer": pointer + one.pointer}) for one in self.problems
+            item.model_copy(update={"pointer": pointer + item.pointer}) for item in self.problems
         )
 
 
-def _again(kind: type[RequestError], problems: tuple[Problem, ...]) -> RequestError:
+def _unpickled(kind: type[RequestError], problems: tuple[Problem, ...]) -> RequestError:
     error = kind.__new__(kind)
     RequestError.__init__(error, problems)
     return error
@@ -121,14 +121,14 @@ class Contradiction(RequestError):
 
 
 def _shortened(problems: Iterable[Problem]) -> tuple[Problem, ...]:
-    found = tuple(problems)
-    listed = [one for one in found if one.code != _MORE]
-    hidden = sum(int(one.got or 0) for one in found if one.code == _MORE)
-    hidden += max(0, len(listed) - MOST_PROBLEMS)
+    all_problems = tuple(problems)
+    listed = [item for item in all_problems if item.code != _MORE]
+    hidden = sum(int(item.got or 0) for item in all_problems if item.code == _MORE)
+    hidden += max(0, len(listed) - MAX_PROBLEMS)
     if not hidden:
-        return found
+        return all_problems
     rest = problem("", _MORE, f"{hidden:,} more problems", hidden)
-    return (*listed[:MOST_PROBLEMS], rest)
+    return (*listed[:MAX_PROBLEMS], rest)
 
 
 def problem_document(problems: Sequence[Problem]) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def problem_document(problems: Sequence[Problem]) -> dict[str, Any]:
         "title": "Request is not valid",
         "status": 422,
         "detail": f"{count:,} problem{'s' * (count != 1)} in the request",
-        "errors": [one.document() for one in problems],
+        "errors": [item.document() for item in problems],
     }
 
 
@@ -191,7 +191,7 @@ def unknown_field(pointer: str, name: str, names: Iterable[str]) -> Problem:
 
 def nearest(name: str, names: Iterable[str]) -> tuple[str, ...]:
     """Up to three known names that look like this one."""
-    return tuple(difflib.get_close_matches(name[:_LONGEST].lower(), list(names), n=3, cutoff=0.6))
+    return tuple(difflib.get_close_matches(name[:_MAX_SHOWN].lower(), list(names), n=3, cutoff=0.6))
 
 
 def join(pointer: str, *parts: str | int) -> str:
@@ -205,13 +205,13 @@ def shown(value: Any) -> Scalar:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
-        return value if abs(value) <= _EXACT else _huge(value)
+        return value if abs(value) <= _MAX_EXACT else _integer_text(value)
     if isinstance(value, float):
         return value if abs(value) < float("inf") else str(value)  # NaN compares false
     if isinstance(value, str):
-        text = value[: _LONGEST + 1]
+        text = value[: _MAX_SHOWN + 1]
         text = "".join(char if char.isprintable() else "?" for char in text)
-        return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+        return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."
     if isinstance(value, Mapping):
         return f"an object of {len(value)}"
     if isinstance(value, (list, tuple)):
@@ -219,7 +219,7 @@ def shown(value: Any) -> Scalar:
     return f"a {type(value).__name__}"
 
 
-def _huge(value: int) -> str:
+def _integer_text(value: int) -> str:
     # Not str(value): past some thousand digits Python refuses, and it takes quadratic time.
     return str(value) if abs(value) < 10**40 else "an integer of more than 40 digits"
 
@@ -228,15 +228,17 @@ def from_validation(
     error: ValidationError, pointer: str, document: Mapping[str, Any], model: type[BaseModel]
 ) -> list[Problem]:
     """Translate what pydantic found in `document`, which stands at `pointer` of the request."""
-    found = error.errors(include_url=False)
-    own = [f for f in found if not _derived(f["loc"], document)] or found
+    errors = error.errors(include_url=False)
+    own = [f for f in errors if not _derived(f["loc"], document)] or errors
     wrong_items = {f["loc"][:-1] for f in own if f["loc"]}
     # What lacks items since they are wrong themselves says nothing new.
     own = [f for f in own if f["type"] != "too_short" or f["loc"] not in wrong_items]
-    listed, rest = own[:MOST_PROBLEMS], own[MOST_PROBLEMS:]
+    listed, rest = own[:MAX_PROBLEMS], own[MAX_PROBLEMS:]
     return [
         *(
-            translate(dict(f), join(pointer, *_document_location(model, f["loc"])), model, f["loc"])
+            translate(
+                dict(f), join(pointer, *_resolved_location(model, f["loc"])[0]), model, f["loc"]
+            )
             for f in listed
         ),
         # Only counted: see RequestError.
@@ -250,10 +252,10 @@ def _derived(location: tuple[int | str, ...], document: Mapping[str, Any]) -> bo
 
 
 def translate(
-    found: Mapping[str, Any], pointer: str, model: type[BaseModel], location: tuple[int | str, ...]
+    error: Mapping[str, Any], pointer: str, model: type[BaseModel], location: tuple[int | str, ...]
 ) -> Problem:
     """One of pydantic's errors as a problem; `location` is its place inside `model`."""
-    code, context, got = found["type"], found.get("ctx", {}), found.get("input")
+    code, context, got = error["type"], error.get("ctx", {}), error.get("input")
     if code == "extra_forbidden":
         owner = _model_at(model, location[:-1])
         fields = owner.model_fields if owner else ()
@@ -265,7 +267,7 @@ def translate(
     if code in _KINDS:
         return wrong_type(pointer, _KINDS[code], got)
     if code in ("union_tag_invalid", "union_tag_not_found") and isinstance(got, Mapping):
-        tags = [tag for one in _resolved_location(model, location)[1] for tag in _tags(one)]
+        tags = [tag for m in _resolved_location(model, location)[1] for tag in _tags(m)]
         return choice(join(pointer, "kind"), got.get("kind"), tags)
     limits = {
         "greater_than": "> {gt}",
@@ -287,7 +289,7 @@ def translate(
         return problem(pointer, code, detail, got)
     if code == "value_error":
         return problem(pointer, "inconsistent", str(context["error"]))
-    return problem(pointer, code, found["msg"], got)
+    return problem(pointer, code, error["msg"], got)
 
 
 def wrong_type(pointer: str, expected: str, got: Any) -> Problem:
@@ -332,33 +334,29 @@ def _leaves(annotation: Any) -> Iterable[Scalar]:
 
 def _model_at(model: type[BaseModel], location: Sequence[int | str]) -> type[BaseModel] | None:
     """The document type at a location; None where there is none."""
-    found = _resolved_location(model, location)[1]
-    return found[0] if found else None
-
-
-def _document_location(
-    model: type[BaseModel], location: Sequence[int | str]
-) -> tuple[int | str, ...]:
-    """A location as the document has it: pydantic adds which of several types it took."""
-    return _resolved_location(model, location)[0]
+    models = _resolved_location(model, location)[1]
+    return models[0] if models else None
 
 
 def _resolved_location(
     model: type[BaseModel], location: Sequence[int | str]
 ) -> tuple[tuple[int | str, ...], list[type[BaseModel]]]:
-    """(a location without tags of unions, the document types that may stand there)."""
-    place: list[int | str] = []
+    """(a location as the document has it, the document types that may stand there).
+
+    Pydantic adds to a location which of several types it took.
+    """
+    resolved: list[int | str] = []
     current = [model]
     for part in location:
-        tagged = [one for one in current if len(current) > 1 and part in _tags(one)]
+        tagged = [m for m in current if len(current) > 1 and part in _tags(m)]
         if tagged:
             current = tagged
             continue
-        place.append(part)
+        resolved.append(part)
         if isinstance(part, str):
-            fields = [one.model_fields[part] for one in current if part in one.model_fields]
+            fields = [m.model_fields[part] for m in current if part in m.model_fields]
             current = _documents_in(fields[0].annotation) if fields else []
-    return tuple(place), current
+    return tuple(resolved), current
 
 
 def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
@@ -368,4 +366,4 @@ def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
 def _documents_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [found for argument in get_args(annotation) for found in _documents_in(argument)]
+    return [document for argument in get_args(annotation) for document in _documents_in(argument)]

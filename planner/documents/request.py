@@ -79,7 +79,7 @@ class SearchSpec(Spec):
     ] = Field((), description="plan fields to search that are held fixed by default")
 
     @model_validator(mode="after")
-    def _known(self) -> Self:
+    def _known_fields(self) -> Self:
         for name in self.limits:
             if name not in FIELDS:
                 raise ValueError(f"{name} is not a plan field")
@@ -114,7 +114,7 @@ class PlanRequest(Spec):
         return self.plan
 
     def for_framework(self, name: str | None) -> Self:
-        """The same request, bound to what a framework can run; None: to none."""
+        """The request bound to what a framework can run; None: to none."""
         search = self.search.model_copy(update={"framework": name})
         return self.model_copy(update={"search": search})
 

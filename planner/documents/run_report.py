@@ -8,7 +8,7 @@ from pydantic import Field
 
 from planner.documents.plan_report import Document
 
-MOST_RUNS = 1_000
+MAX_RUNS = 1_000
 Label = Annotated[str, Field(max_length=100)]
 Count = Annotated[int, Field(ge=1, le=10**12)]
 Seconds = Annotated[float, Field(gt=0.0, le=1e6)]
@@ -50,4 +50,4 @@ class RunReport(Document):
     """The document that is shared: a file of its own."""
 
     format: Literal["parallel-planner runs 1"] = "parallel-planner runs 1"
-    runs: Annotated[tuple[ReportedRun, ...], Field(min_length=1, max_length=MOST_RUNS)]
+    runs: Annotated[tuple[ReportedRun, ...], Field(min_length=1, max_length=MAX_RUNS)]

@@ -110,8 +110,8 @@ class SiteRights(Document):
         """Whether a caller has this right, or one that includes it."""
         if caller == self.owner:
             return True
-        given = [self.shared.get(caller), self.shared.get(EVERYONE)]
-        return any(one and RIGHTS.index(one) >= RIGHTS.index(right) for one in given)
+        granted = [self.shared.get(caller), self.shared.get(EVERYONE)]
+        return any(held and RIGHTS.index(held) >= RIGHTS.index(right) for held in granted)
 
 
 class SiteEntry(Document):

@@ -63,8 +63,8 @@ def check_field(pointer: str, model: type[BaseModel], field: str, value: Any) ->
         return _field_type(model, field).validate_python(_tuples(value), strict=True)
     except ValidationError as error:
         raise RequestError(
-            translate(found, join(pointer, *found["loc"]), model, (field, *found["loc"]))
-            for found in error.errors(include_url=False)
+            translate(detail, join(pointer, *detail["loc"]), model, (field, *detail["loc"]))
+            for detail in error.errors(include_url=False)
         ) from None
 
 
@@ -79,10 +79,10 @@ def _field_type(model: type[BaseModel], field: str) -> TypeAdapter[Any]:
 
 def plain_object(document: Any, pointer: str = "", expected: str = "an object") -> dict[str, Any]:
     """A copy of an object's plain data.  Raises RequestError."""
-    found = plain(document, pointer)
-    require_object(pointer, found, expected)
-    assert isinstance(found, dict)
-    return found
+    value = plain(document, pointer)
+    require_object(pointer, value, expected)
+    assert isinstance(value, dict)
+    return value
 
 
 def require_string(pointer: str, value: Any, expected: str = "a string") -> str:

@@ -11,14 +11,14 @@ Groups = list[tuple[str, Ranking]]
 
 def open_rows(rows: Iterable[Row]) -> list[Row]:
     """The rows with open inputs, those that are furthest off first."""
-    own = (row for row in rows if row.table == "open")
-    return sorted(own, key=lambda row: -abs(row.ln_ratio or 0.0))
+    listed = (row for row in rows if row.table == "open")
+    return sorted(listed, key=lambda row: -abs(row.ln_ratio or 0.0))
 
 
 def large_groups_and_pairs(groups: Mapping[str, Ranking]) -> tuple[Groups, Groups]:
     """(groups of three plans or more, the largest first; groups of two)."""
     ordered = sorted(groups.items(), key=lambda item: -item[1].n)
-    return [one for one in ordered if one[1].n > 2], [one for one in ordered if one[1].n == 2]
+    return [g for g in ordered if g[1].n > 2], [g for g in ordered if g[1].n == 2]
 
 
 def pairs_in_order(pairs: Sequence[tuple[str, Ranking]]) -> str:

@@ -77,8 +77,8 @@ Parts = tuple[RenderableType, list[str]]
 
 def _request_rows(answer: Any) -> Any:
     # A sensitivity's request has a part of its own.
-    asked = {name: part for name, part in answer.request.items() if name != PART}
-    return asked_of(parse_request(asked))
+    document = {name: part for name, part in answer.request.items() if name != PART}
+    return asked_of(parse_request(document))
 
 
 def _parameters(answer: LintAnswer) -> float:

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from planner.documents.answer import EstimateAnswer, PlanAnswer, WhyAnswer
 
-_MOST_COLUMNS = 100
+_MAX_COLUMNS = 100
 SHOWN: tuple[type[BaseModel], ...] = (PlanAnswer, EstimateAnswer, WhyAnswer)
 
 
@@ -25,10 +25,10 @@ def text(answer: Any) -> str:
     from planner.presentation.terminal.plan_rows import asked_of
 
     page = io.StringIO()
-    width = min(shutil.get_terminal_size().columns, _MOST_COLUMNS)
+    width = min(shutil.get_terminal_size().columns, _MAX_COLUMNS)
     console = Console(file=page, width=width, color_system=None, highlight=False)
-    asked = asked_of(parse_request(answer.request))
-    console.print(_screen(answer)(answer, asked, console))
+    summary = asked_of(parse_request(answer.request))
+    console.print(_screen(answer)(answer, summary, console))
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines())
 
 

@@ -64,9 +64,9 @@ def layers(request: PlanRequest) -> LayersAnswer:
 
 def nearest(request: PlanRequest) -> Evidence:
     """The published runs nearest to the request's plan."""
-    own = storage.site_of_request(request.site)
+    site = storage.site_of_request(request.site)
     plan = request.named_plan
-    return evidence(request.model, request.cluster, request.training, plan, own)
+    return evidence(request.model, request.cluster, request.training, plan, site)
 
 
 def compare(document: Any) -> SideBySide:
@@ -74,20 +74,20 @@ def compare(document: Any) -> SideBySide:
     return side_by_side(*parse_both(document))
 
 
-def sensitivity(asked: SensitivityRequest) -> SensitivityAnswer:
+def sensitivity(request: SensitivityRequest) -> SensitivityAnswer:
     """How each input moves the answer."""
-    return analysis.sensitivity(asked.request, asked.sensitivity)
+    return analysis.sensitivity(request.request, request.sensitivity)
 
 
-def lint(asked: LintRequest) -> LintAnswer:
+def lint(request: LintRequest) -> LintAnswer:
     """What is wrong with a launch."""
-    return linting.lint(asked.files, asked.named_cluster, asked.framework, asked.given)
+    return linting.lint(request.files, request.named_cluster, request.framework, request.given)
 
 
 def read(document: Any) -> ReadAnswer:
     """What a launch says."""
-    asked = parse_lint(document, need_cluster=False)
-    return linting.read(asked.files, asked.cluster, asked.framework, asked.given)
+    request = parse_lint(document, need_cluster=False)
+    return linting.read(request.files, request.cluster, request.framework, request.given)
 
 
 def dumped_candidates(answer: bytes, id: str, status: Status, sort: str) -> bytes | str:
@@ -98,8 +98,8 @@ def dumped_candidates(answer: bytes, id: str, status: Status, sort: str) -> byte
     request = parse_request(json.loads(answer)["request"], mixed_cluster=True)
     if answer_id("pl", request.document()) != id:
         site = request.site or request.profile
-        what = f"site {site} has" if site else "the build of the service has"
-        return f"{what} changed since this answer; request a new plan"
+        cause = f"site {site} has" if site else "the build of the service has"
+        return f"{cause} changed since this answer; request a new plan"
     if len(request.cluster.groups) > 1:
         return "a cluster of different nodes has no list of candidates"
     return candidates(request, status, sort).dump()

@@ -9,13 +9,13 @@ from typing import Any
 
 def examples(kind: str) -> dict[str, Any]:
     """The examples of one kind of document, by name."""
-    return _all()[kind]
+    return _examples()[kind]
 
 
 @cache
-def _all() -> dict[str, dict[str, Any]]:
+def _examples() -> dict[str, dict[str, Any]]:
     import yaml
 
     text = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
-    found: dict[str, dict[str, Any]] = yaml.safe_load(text)
-    return found
+    documents: dict[str, dict[str, Any]] = yaml.safe_load(text)
+    return documents

@@ -11,14 +11,14 @@ from planner.questions.question import Form, Parameter, Question, Tool
 
 def _question(row: dict[str, Any]) -> Question:
     """The record of a row, which says what differs from the defaults of a record."""
-    own: dict[str, Any] = {
-        "parameters": tuple(Parameter(**one) for one in row.get("parameters", ())),
-        "forms": tuple(Form(**one) for one in row.get("forms", ())),
+    fields: dict[str, Any] = {
+        "parameters": tuple(Parameter(**item) for item in row.get("parameters", ())),
+        "forms": tuple(Form(**item) for item in row.get("forms", ())),
     }
     if tool := row.get("tool"):
         shows = frozenset(tool["shows"]) if "shows" in tool else None
-        own["tool"] = Tool(tool["about"], tuple(tool["parts"]), shows)
-    return Question(**row | own)
+        fields["tool"] = Tool(tool["about"], tuple(tool["parts"]), shows)
+    return Question(**row | fields)
 
 
 # Read without cost_models, which the command line does not load to start.

@@ -23,25 +23,25 @@ SEARCHED = (
     "recompute_modules", "recompute_num_layers",
 )  # fmt: skip
 # Limits on the work of one request: rows of the table of process groups, and candidates in all.
-MOST_COMBINATIONS = 4_000_000
-MOST_CANDIDATES = 50_000_000
+MAX_COMBINATIONS = 4_000_000
+MAX_CANDIDATES = 50_000_000
 
 
 class SpaceTooLarge(ValueError):
     """A request whose limits leave more candidates than one search may price."""
 
-    def __init__(self, what: str, count: int, most: int) -> None:
-        self._given = what, count, most
+    def __init__(self, noun: str, count: int, limit: int) -> None:
+        self._arguments = noun, count, limit
         super().__init__(
-            f"the space is too large: {count:,} {what}, at most {most:,}; "
+            f"the space is too large: {count:,} {noun}, at most {limit:,}; "
             "fix or bound more plan fields"
         )
         detail = str(self)
         self.problems = (problem("/search", "space_too_large", detail),)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For another process."""
-        return type(self), self._given
+        """How to make the error again in another process."""
+        return type(self), self._arguments
 
 
 # Derived, or values of the layout and recompute axes (LayoutAxes, OptionAxes).

@@ -11,9 +11,9 @@ from cost_models.plans import ParallelPlan, Plans
 DEGREES = {"tp": "TP ", "cp": "CP ", "pp": "PP ", "ep": "EP ", "zero_stage": "ZeRO-"}
 
 
-def differing(one: ParallelPlan, other: ParallelPlan) -> list[str]:
+def differing(plan: ParallelPlan, other: ParallelPlan) -> list[str]:
     """The names of the degrees in which two plans differ."""
-    return [name for name in DEGREES if getattr(one, name) != getattr(other, name)]
+    return [name for name in DEGREES if getattr(plan, name) != getattr(other, name)]
 
 
 class Rivals:
@@ -24,20 +24,20 @@ class Rivals:
     """
 
     def __init__(self) -> None:
-        self._kept: list[tuple[float, ParallelPlan]] = []
+        self._best: list[tuple[float, ParallelPlan]] = []
 
     def offer(self, plans: Plans, estimates: Estimates) -> None:
         """Take note of plans that fit; there is one at least."""
         seconds = estimates.iteration_time_s
         first = int(np.argmin(seconds))
         columns = [np.broadcast_to(getattr(plans, name), seconds.shape) for name in DEGREES]
-        alike = np.logical_and.reduce([column == column[first] for column in columns])
-        other = int(np.argmin(np.where(alike, np.inf, seconds)))
-        found = [(float(seconds[row]), plans.row(row)) for row in {first, other}]
-        ranked = sorted((*self._kept, *found), key=lambda one: one[0])
-        rival = next((one for one in ranked if differing(ranked[0][1], one[1])), None)
-        self._kept = [ranked[0], rival] if rival and np.isfinite(rival[0]) else ranked[:1]
+        same_degrees = np.logical_and.reduce([column == column[first] for column in columns])
+        other = int(np.argmin(np.where(same_degrees, np.inf, seconds)))
+        candidates = [(float(seconds[row]), plans.row(row)) for row in {first, other}]
+        ranked = sorted((*self._best, *candidates), key=lambda pair: pair[0])
+        rival = next((pair for pair in ranked if differing(ranked[0][1], pair[1])), None)
+        self._best = [ranked[0], rival] if rival and np.isfinite(rival[0]) else ranked[:1]
 
     def of(self, best: ParallelPlan) -> ParallelPlan | None:
         """The fastest plan of other degrees than a given one's."""
-        return next((plan for _, plan in self._kept if differing(plan, best)), None)
+        return next((plan for _, plan in self._best if differing(plan, best)), None)

@@ -48,35 +48,35 @@ def settled(
         else:
             refused.append((rule, legal & ~passes))
             legal &= passes
-    found = plans.take(legal & best)
+    result = plans.take(legal & best)
     rows = np.flatnonzero(legal & ~best)
     if not len(rows):
-        return found, refused
+        return result, refused
     asks = [rule for rule, _ in asking]
     # The rules are applied once to plans that they cannot tell apart.
     pending = plans.take(rows)
     groups = group(*(getattr(pending, name) for name in sorted(fields - switches.columns.keys())))
-    several = pending.take(groups.first)
+    firsts = pending.take(groups.first)
     accepted = np.zeros((len(groups.first), len(switches.outdoes)), dtype=np.bool_)
     for k in range(1, accepted.shape[1]):
         open_rows = np.flatnonzero(~(accepted & switches.outdoes[:, k]).any(axis=1))
-        tried = at_rest(several.take(open_rows).with_columns(**switches.of(k)))
+        tried = at_rest(firsts.take(open_rows).with_columns(**switches.of(k)))
         accepted[open_rows, k] = passing(asks, context, tried)
     of_row = np.zeros(len(rows), dtype=np.int64) if groups.inverse is None else groups.inverse
     for k in np.flatnonzero(accepted.any(axis=0)).tolist():
-        own = pending.take(np.flatnonzero(accepted[of_row, k]))
-        found = concatenate(found, at_rest(own.with_columns(**switches.of(k))))
+        switched = pending.take(np.flatnonzero(accepted[of_row, k]))
+        result = concatenate(result, at_rest(switched.with_columns(**switches.of(k))))
     settles = np.asarray(accepted.any(axis=1))
-    left = rows[~settles[of_row]]
-    return found, [*refused, *_first_reasons(asking, len(legal), left)]
+    unsettled = rows[~settles[of_row]]
+    return result, [*refused, *_first_reasons(asking, len(legal), unsettled)]
 
 
 def _first_reasons(asking: Refused, count: int, rows: IntArray) -> Refused:
     """Rows that no combination makes legal, by the first rule that refuses the best one."""
-    left = np.zeros(count, dtype=np.bool_)
-    left[rows] = True
-    found = []
+    unrefused = np.zeros(count, dtype=np.bool_)
+    unrefused[rows] = True
+    reasons = []
     for rule, refuses in asking:
-        found.append((rule, left & refuses))
-        left &= ~refuses
-    return found
+        reasons.append((rule, unrefused & refuses))
+        unrefused &= ~refuses
+    return reasons

@@ -41,7 +41,7 @@ class Dominance:
         """Plans that are dominated whatever their layout."""
         if self._axes.full:
             return np.zeros(len(plans), dtype=np.bool_)
-        return self._redundant_zero(plans) | self._idle(plans)
+        return self._redundant_zero(plans) | self._repeats(plans)
 
     def at_rest(self, plans: Plans) -> Plans:
         """Plans whose settled switches have their first value where they have no effect."""
@@ -57,13 +57,13 @@ class Dominance:
     def _redundant_zero(self, plans: Plans) -> BoolArray:
         """ZeRO stages beyond the first allowed one >= 1 where nothing can be sharded."""
         stages = [int(z) for z in self._axes.values["zero_stage"]]
-        kept = 1 if 1 in stages else min(stages)
-        alone = plans.dp * plans.cp == 1
+        kept_stage = 1 if 1 in stages else min(stages)
+        unsharded = plans.dp * plans.cp == 1
         if self._axes.request.model.moe is not None:
-            alone &= plans.tp == plans.etp * plans.ep
-        return np.asarray(alone & (plans.zero_stage != kept))
+            unsharded &= plans.tp == plans.etp * plans.ep
+        return np.asarray(unsharded & (plans.zero_stage != kept_stage))
 
-    def _idle(self, plans: Plans) -> BoolArray:
+    def _repeats(self, plans: Plans) -> BoolArray:
         """Plans that differ from another one only in a field without effect."""
         idle = np.zeros(len(plans), dtype=np.bool_)
         for field, condition in self._without_effect(plans).items():
@@ -73,7 +73,7 @@ class Dominance:
         return idle
 
     def _without_effect(self, plans: Plans) -> dict[str, BoolArray]:
-        """For each field with several values: the plans in which it has no effect."""
+        """The plans in which a field has no effect, for each field with several values."""
         without = {field: ~plans.reads(field) for field in COLLAPSED}
         without["dynamic_cp"] |= not self._axes.request.training.packs
         # 0 means a shard group of all ranks.

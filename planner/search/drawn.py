@@ -40,17 +40,17 @@ class Drawn:
         return Drawn(self.plans.with_columns(**columns), self.spaces, self.owner)
 
     def followed_by(self, other: Drawn) -> Drawn:
-        """These and others of the same spaces."""
+        """These plans, followed by others of the same spaces."""
         owner = np.concatenate([self.owner, other.owner])
         return Drawn(concatenate(self.plans, other.plans), self.spaces, owner)
 
     def accepted(self) -> BoolArray:
         """Which plans the rules of their own space accept too."""
-        found = np.zeros(len(self.owner), dtype=np.bool_)
-        for place in np.unique(self.owner).tolist():
-            rows = np.flatnonzero(self.owner == place)
-            found[rows] = self.spaces[place].accepts(self.plans.take(rows))
-        return found
+        allowed = np.zeros(len(self.owner), dtype=np.bool_)
+        for index in np.unique(self.owner).tolist():
+            rows = np.flatnonzero(self.owner == index)
+            allowed[rows] = self.spaces[index].accepts(self.plans.take(rows))
+        return allowed
 
     def fewer_layers(self) -> int:
         """How many plans with full recompute of fewer layers are not drawn."""

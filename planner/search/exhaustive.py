@@ -98,11 +98,11 @@ def search(
     and that does not.
     """
     began = time.perf_counter()
-    asked = _Question(request, tuple(rules), score, top_k, full, own, visit, visit_misses)
+    question = _Question(request, tuple(rules), score, top_k, full, own, visit, visit_misses)
     outcome = None
     if not full and visit_misses is None:
-        outcome = _Pass(asked, bounded=True).outcome()
-    outcome = outcome or _Pass(asked, bounded=False).outcome()
+        outcome = _Pass(question, bounded=True).outcome()
+    outcome = outcome or _Pass(question, bounded=False).outcome()
     assert outcome is not None
     outcome.search_time_s = time.perf_counter() - began
     return outcome
@@ -114,17 +114,17 @@ class _Pass:
     bounded: plans that cannot fit are counted and not priced.
     """
 
-    def __init__(self, asked: _Question, bounded: bool) -> None:
-        request = asked.request
-        self._asked, self._bounded = asked, bounded
+    def __init__(self, question: _Question, bounded: bool) -> None:
+        request = question.request
+        self._question, self._bounded = question, bounded
         self._model, self._room = cost_model(request), room_of(request)
-        self._space = Space(request, asked.rules, asked.full, asked.own)
+        self._space = Space(request, question.rules, question.full, question.own)
         capacity = min(group.accelerator.memory_bytes for group in request.cluster.groups)
         chip, experts = request.cluster.groups[0].accelerator, request.model.moe is not None
         self._simplest = Simplest(MOST_FULL * capacity, seen_together(chip, experts))
         self._rivals = Rivals()
-        score = asked.score or objective(request)
-        self._keep = Keeper(score, asked.top_k or request.search.top_k)
+        score = question.score or objective(request)
+        self._keep = Keeper(score, question.top_k or request.search.top_k)
         self._costed = self._feasible = 0
 
     def outcome(self) -> Outcome | None:
@@ -132,17 +132,17 @@ class _Pass:
 
         The nearest miss may be among those, so a pass without bounds must find it.
         """
-        space, asked = self._space, self._asked
+        space, question = self._space, self._question
         dominated, cut_short = self._price_space()
         if self._bounded and space.hopeless and not (self._feasible or cut_short):
             return None
         table: tuple[tuple[int, ...], ...] = ()
-        if not cut_short and asked.by_time and space.free_partition:
-            (again,) = repartitioned(self._model, self._room, [(space, self._keep, np.inf)])
-            if again is not None:
-                table = again.stage_layers_table
-                self._price(again, self._model.needed_bytes(again))
-        if "recompute_layers" in asked.request.search.open:
+        if not cut_short and question.by_time and space.free_partition:
+            (better,) = repartitioned(self._model, self._room, [(space, self._keep, np.inf)])
+            if better is not None:
+                table = better.stage_layers_table
+                self._price(better, self._model.needed_bytes(better))
+        if "recompute_layers" in question.request.search.open:
             counted = own_counts(self._model, space, self._room, self._keep, table)
             if len(counted.tp):
                 self._price(counted, self._model.needed_bytes(counted))
@@ -177,7 +177,7 @@ class _Pass:
         count = int(np.count_nonzero(fits))
         self._costed += len(fits)
         self._feasible += count
-        self._keep.miss(plans, needed)
+        self._keep.keep_nearest(plans, needed)
         if count:
             fitting = plans if count == len(fits) else plans.take(fits)
             estimates = self._model.evaluate(fitting)
@@ -185,11 +185,11 @@ class _Pass:
             self._keep.offer(fitting, estimates)
             self._simplest.offer(fitting, estimates)
             self._rivals.offer(fitting, estimates)
-            if self._asked.visit is not None:
-                self._asked.visit(fitting, estimates)
-        if self._asked.visit_misses is not None and count < len(fits):
+            if self._question.visit is not None:
+                self._question.visit(fitting, estimates)
+        if self._question.visit_misses is not None and count < len(fits):
             misses = plans.take(~fits)
-            self._asked.visit_misses(misses, self._model.evaluate(misses))
+            self._question.visit_misses(misses, self._model.evaluate(misses))
 
 
 def counts(space: Space, dominated: int, costed: int, feasible: int, cut_short: bool) -> Counts:
@@ -208,35 +208,31 @@ def counts(space: Space, dominated: int, costed: int, feasible: int, cut_short: 
 
 
 def repartitioned(
-    model: CostModel, room: Room, asked: Sequence[tuple[Space, Keeper, float]]
+    model: CostModel, room: Room, each: Sequence[tuple[Space, Keeper, float]]
 ) -> list[Plans | None]:
     """Plans of each short list with their layers repartitioned by time, where that is faster.
 
-    asked: the space and the short list of each, and the time above which no plan is of interest.
+    each: the space, its short list, and the time above which no plan is of interest.
     """
     short = []
-    for _, keep, most_s in asked:
+    for _, keep, most_s in each:
         plans, seconds = keep.short_list()
         worth_s = min(FASTER * float(seconds.min(initial=np.inf)), most_s)
         short.append(ShortList(plans, seconds, worth_s))
-    found = [
+    by_search = [
         space.legal(others)
-        for (space, *_), others in zip(asked, repartitioned_plans(model, short, room), strict=True)
+        for (space, *_), others in zip(each, repartitioned_plans(model, short, room), strict=True)
     ]
-    some = [plans for plans in found if len(plans.tp)]
-    if not some:
-        return [None] * len(found)
-    every = iter(np.split(model.evaluate(joined(some)).iteration_time_s, _ends(some)))
+    nonempty = [plans for plans in by_search if len(plans.tp)]
+    if not nonempty:
+        return [None] * len(by_search)
+    ends = list(accumulate(len(plans) for plans in nonempty))[:-1]
+    every = iter(np.split(model.evaluate(joined(nonempty)).iteration_time_s, ends))
     faster = [
-        plans.take(next(every) < own.worth_s) if len(plans.tp) else plans
-        for plans, own in zip(found, short, strict=True)
+        plans.take(next(every) < short_list.worth_s) if len(plans.tp) else plans
+        for plans, short_list in zip(by_search, short, strict=True)
     ]
     return [plans if len(plans.tp) else None for plans in faster]
-
-
-def _ends(parts: Sequence[Plans]) -> list[int]:
-    """Where each but the last ends among all."""
-    return list(accumulate(len(plans) for plans in parts))[:-1]
 
 
 def own_counts(
@@ -257,13 +253,13 @@ def fits(request: PlanRequest, rules: Iterable[Rule] = ()) -> bool | None:
             needed = model.needed_bytes(plans)
             if np.any(needed <= room.of(plans)):
                 return True
-            keep.miss(plans, needed)
+            keep.keep_nearest(plans, needed)
         step(0, 1)
     if "recompute_layers" in request.search.open:
         return None
     # A search tries other partitions of the plan that needs the least memory.
-    again = repartitioned(model, room, [(space, keep, np.inf)])[0] if space.free_partition else None
-    tight = again is None or np.all(model.needed_bytes(again) > room.of(again))
+    other = repartitioned(model, room, [(space, keep, np.inf)])[0] if space.free_partition else None
+    tight = other is None or np.all(model.needed_bytes(other) > room.of(other))
     return False if tight else None
 
 

@@ -25,18 +25,18 @@ def with_fewest_layers(drawn: Drawn, model: CostModel, room: Room) -> tuple[Draw
     gathered = model.gathered(plans)
     needed = model.needed_bytes_of(gathered)
     layers = np.broadcast_to(plans.recompute_num_layers, (len(plans),))
-    several = (plans.recompute == _FULL) & (layers > 1) & ~drawn.each("every_layer_count")
+    reducible = (plans.recompute == _FULL) & (layers > 1) & ~drawn.each("every_layer_count")
     left_out = drawn.fewer_layers()
-    rows = np.flatnonzero(several & (needed <= room.of(plans)))
+    rows = np.flatnonzero(reducible & (needed <= room.of(plans)))
     if len(rows):
         without = plans.take(rows).with_columns(recompute=0, recompute_num_layers=0)
-        wanted = model.needed_bytes(without) > room.of(without)
-        rows = rows[wanted | ~drawn.each("recompute_is_optional")[rows]]
+        too_large = model.needed_bytes(without) > room.of(without)
+        rows = rows[too_large | ~drawn.each("recompute_is_optional")[rows]]
     if not len(rows):
         return drawn, needed, left_out
-    most = layers[rows]
-    fewest, fewest_bytes = _fewest(model, gathered.take(rows), most, needed[rows], room)
-    extra = fewest < most
+    highest = layers[rows]
+    fewest, fewest_bytes = _fewest(model, gathered.take(rows), highest, needed[rows], room)
+    extra = fewest < highest
     left_out -= int(np.count_nonzero(extra))
     rows, fewest, fewest_bytes = rows[extra], fewest[extra], fewest_bytes[extra]
     if not len(rows):
@@ -51,7 +51,7 @@ def with_fewest_layers(drawn: Drawn, model: CostModel, room: Room) -> tuple[Draw
 
 
 def _fewest(
-    model: CostModel, gathered: KeyedPlans, most: IntArray, needed: FloatArray, room: Room
+    model: CostModel, gathered: KeyedPlans, highest: IntArray, needed: FloatArray, room: Room
 ) -> tuple[IntArray, FloatArray]:
     """The fewest layers of each plan that fit, and the bytes with them.
 
@@ -60,29 +60,29 @@ def _fewest(
     Memory never grows with the number of recomputed layers, and falls almost linearly: so the
     number by linear interpolation is tried, one layer less, and the middle.
     """
-    limit = np.broadcast_to(room.of(gathered.plans), most.shape)
+    room_bytes = np.broadcast_to(room.of(gathered.plans), highest.shape)
 
     def bytes_with(rows: IntArray, layers: IntArray) -> FloatArray:
-        some = gathered.take(rows)
-        tried = some.plans.with_columns(recompute_num_layers=layers)
-        return model.needed_bytes_of(some.with_layout(model.context.model, tried))
+        chosen = gathered.take(rows)
+        tried = chosen.plans.with_columns(recompute_num_layers=layers)
+        return model.needed_bytes_of(chosen.with_layout(model.context.model, tried))
 
     # Invariant: `low` does not fit (unless it is high), `high` does.
-    low, high = np.ones_like(most), most.copy()
-    low_bytes, high_bytes = bytes_with(np.arange(len(most)), low), needed.copy()
-    one = low_bytes <= limit
-    high[one], high_bytes[one] = 1, low_bytes[one]
+    low, high = np.ones_like(highest), highest.copy()
+    low_bytes, high_bytes = bytes_with(np.arange(len(highest)), low), needed.copy()
+    fits_one = low_bytes <= room_bytes
+    high[fits_one], high_bytes[fits_one] = 1, low_bytes[fits_one]
     while len(rows := np.flatnonzero(high - low > 1)):
-        over, fall = low_bytes[rows] - limit[rows], low_bytes[rows] - high_bytes[rows]
+        over, fall = low_bytes[rows] - room_bytes[rows], low_bytes[rows] - high_bytes[rows]
         line = low[rows] + np.ceil(over / fall * (high - low)[rows]).astype(np.int64)
         middle = (low + high)[rows] // 2
         layers = np.clip([line - 1, line, middle], low[rows] + 1, high[rows] - 1)
-        found = bytes_with(np.tile(rows, 3), layers.ravel()).reshape(layers.shape)
-        for tried, tried_bytes in zip(layers, found, strict=True):
-            less = (tried_bytes <= limit[rows]) & (tried < high[rows])
+        needs = bytes_with(np.tile(rows, 3), layers.ravel()).reshape(layers.shape)
+        for tried, tried_bytes in zip(layers, needs, strict=True):
+            less = (tried_bytes <= room_bytes[rows]) & (tried < high[rows])
             high[rows[less]], high_bytes[rows[less]] = tried[less], tried_bytes[less]
-        for tried, tried_bytes in zip(layers, found, strict=True):
-            over_limit = tried_bytes > limit[rows]
+        for tried, tried_bytes in zip(layers, needs, strict=True):
+            over_limit = tried_bytes > room_bytes[rows]
             more = over_limit & (tried > low[rows]) & (tried < high[rows])
             low[rows[more]], low_bytes[rows[more]] = tried[more], tried_bytes[more]
     return high, high_bytes

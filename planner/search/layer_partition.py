@@ -20,7 +20,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 # Times that differ by less are equal.
 TOLERANCE = 1e-9
-MOST_MOVES = 200
+MAX_MOVES = 200
 # Most layers that are partitioned: tables over begin and end grow with the square.
 MOST_LAYERS = 1_024
 # Starts of the local search with several chunks, and the gap to the bound that ends it.
@@ -54,11 +54,11 @@ class LayerLoads:
             total = np.concatenate([[0.0], np.cumsum(amounts)])
             return np.asarray(total[stop] - total[start])
 
-        kept = self.saved_bytes - self.input_bytes
+        recomputed_bytes = self.saved_bytes - self.input_bytes
         return (
             between(self.seconds, end) + between(self.again_s, until),
             between(self.state_bytes, end),
-            between(self.saved_bytes, end) - between(kept, until),
+            between(self.saved_bytes, end) - between(recomputed_bytes, until),
         )
 
 
@@ -113,7 +113,7 @@ def partition_layers(
 
 
 def _tables(layers: LayerLoads, stages: Stages, empty_ends: bool) -> list[FloatArray]:
-    """For each virtual stage, its seconds with layers i to j - 1; infinite where they do not fit.
+    """Seconds of each virtual stage with layers i to j - 1; infinite where they do not fit.
 
     Each virtual stage is held against the whole memory of its rank.  Equal stages share a table.
     """
@@ -121,17 +121,17 @@ def _tables(layers: LayerLoads, stages: Stages, empty_ends: bool) -> list[FloatA
     count = len(state)
     size = np.arange(count)[None, :] - np.arange(count)[:, None]
     last = len(stages.owner) - 1
-    found: dict[tuple[float, ...], FloatArray] = {}
+    by_key: dict[tuple[float, ...], FloatArray] = {}
     tables = []
-    for place, rank in enumerate(stages.owner.tolist()):
-        at_end = empty_ends and place in (0, last)
-        fixed_s, in_flight = stages.fixed_s[place], stages.in_flight[rank]
-        alike = at_end, fixed_s, in_flight, stages.room_bytes[rank]
-        if alike not in found:
+    for stage, rank in enumerate(stages.owner.tolist()):
+        at_end = empty_ends and stage in (0, last)
+        fixed_s, in_flight = stages.fixed_s[stage], stages.in_flight[rank]
+        key = at_end, fixed_s, in_flight, stages.room_bytes[rank]
+        if key not in by_key:
             fits = state + in_flight * saved <= stages.room_bytes[rank]
-            some = size >= (0 if at_end else 1)
-            found[alike] = np.where(some & fits, seconds + fixed_s, np.inf)
-        tables.append(found[alike])
+            allowed = size >= (0 if at_end else 1)
+            by_key[key] = np.where(allowed & fits, seconds + fixed_s, np.inf)
+        tables.append(by_key[key])
     return tables
 
 
@@ -147,7 +147,7 @@ def _shortest_longest(tables: Sequence[FloatArray]) -> float:
 def _least_squares_partition(
     tables: Sequence[FloatArray], bound_s: float, weights: FloatArray | None = None
 ) -> IntArray | None:
-    """Where virtual stages begin and end, by the least (weighted) sum of squared seconds.
+    """The ends of virtual stages by the least (weighted) sum of squared seconds.
 
     No virtual stage takes longer than bound_s.  None where nothing fits.
     """
@@ -157,8 +157,8 @@ def _least_squares_partition(
     total[0] = 0.0
     begins, every = [], np.arange(len(total))
     squares: dict[tuple[int, float], FloatArray] = {}  # many stages share a table
-    for place, table in enumerate(tables):
-        weight = 1.0 if weights is None else float(weights[place])
+    for stage, table in enumerate(tables):
+        weight = 1.0 if weights is None else float(weights[stage])
         key = id(table), weight
         if key not in squares:
             under = table <= bound_s * (1.0 + TOLERANCE)
@@ -209,15 +209,15 @@ def _best_partition(
             break
         rank_s = _loads(layers, stages, ends[None])[1][0]
         weights = weights * (rank_s / rank_s.mean()) ** 2
-        again = _least_squares_partition(tables, float(rank_s.max()), weights[stages.owner])
-        if again is None:
+        better = _least_squares_partition(tables, float(rank_s.max()), weights[stages.owner])
+        if better is None:
             break
-        ends = again
-        found = _local_search(layers, stages, ends, empty_ends)
-        scores = _scores(layers, stages, found[None])[0]
+        ends = better
+        candidate = _local_search(layers, stages, ends, empty_ends)
+        scores = _scores(layers, stages, candidate[None])[0]
         if not _is_better(scores, least):
             break
-        best, least = found, scores
+        best, least = candidate, scores
     even = _even_ends(layers, stages)
     if even is not None and _is_better(_scores(layers, stages, even[None])[0], least):
         return even
@@ -225,7 +225,7 @@ def _best_partition(
 
 
 def _even_ends(layers: LayerLoads, stages: Stages) -> IntArray | None:
-    """Where equal virtual stages begin and end; None where some would be empty."""
+    """The ends of equal virtual stages; None where some would be empty."""
     count, every = len(layers.seconds), len(stages.owner)
     return np.concatenate([[0], np.cumsum(spread(count, every))]) if count >= every else None
 
@@ -258,8 +258,8 @@ def _loads(
     layers: LayerLoads, stages: Stages, ends: IntArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Seconds of each virtual stage, seconds of each rank, and bytes of each rank over its room."""
-    seconds, held = _amounts(layers, stages, ends[:, :-1], ends[:, 1:])
-    return seconds, seconds @ stages.on_rank, held @ stages.on_rank - stages.room_bytes
+    seconds, bytes_held = _amounts(layers, stages, ends[:, :-1], ends[:, 1:])
+    return seconds, seconds @ stages.on_rank, bytes_held @ stages.on_rank - stages.room_bytes
 
 
 def _amounts(
@@ -274,7 +274,7 @@ def _amounts(
 def _local_search(layers: LayerLoads, stages: Stages, ends: IntArray, empty_ends: bool) -> IntArray:
     """Move single layers to other virtual stages while that is better; those between shift."""
     best = _scores(layers, stages, ends[None])[0]
-    for _ in range(MOST_MOVES):
+    for _ in range(MAX_MOVES):
         givers, scores = _neighbours(layers, stages, ends, empty_ends)
         if not len(givers):
             return ends
@@ -289,9 +289,9 @@ def _local_search(layers: LayerLoads, stages: Stages, ends: IntArray, empty_ends
     return ends
 
 
-def _is_better(found: FloatArray, best: FloatArray) -> bool:
-    differs = np.flatnonzero(np.abs(found - best) > TOLERANCE * np.abs(best))
-    return bool(len(differs) and found[differs[0]] < best[differs[0]])
+def _is_better(scores: FloatArray, best: FloatArray) -> bool:
+    differs = np.flatnonzero(np.abs(scores - best) > TOLERANCE * np.abs(best))
+    return bool(len(differs) and scores[differs[0]] < best[differs[0]])
 
 
 def _neighbours(
@@ -310,29 +310,29 @@ def _neighbours(
     begins = np.array([[begin, begin], [begin, begin + 1], [begin - 1, begin],
                        [begin - 1, begin + 1]])  # fmt: skip
     stops = np.array([[end, end], [end - 1, end], [end, end + 1], [end - 1, end + 1]])
-    seconds, held = _amounts(layers, stages, begins, stops)
-    rank_s, rank_held = (amount[0, 0] @ stages.on_rank for amount in (seconds, held))
+    seconds, bytes_held = _amounts(layers, stages, begins, stops)
+    rank_s, rank_held = (amount[0, 0] @ stages.on_rank for amount in (seconds, bytes_held))
     gives = stages.owner == rank_s.argmax()
     gives |= stages.owner == (rank_held - stages.room_bytes).argmax()
     gives[seconds[0, 0].argmax()] = True
     givers = np.flatnonzero(gives & (end - begin > least))
-    scores = _move_scores(stages, seconds, held, givers)
+    scores = _move_scores(stages, seconds, bytes_held, givers)
     scores[np.arange(len(givers)), givers] = np.inf  # to itself
     return givers, scores.reshape(-1, scores.shape[-1])
 
 
 def _move_scores(
-    stages: Stages, seconds: FloatArray, held: FloatArray, givers: IntArray
+    stages: Stages, seconds: FloatArray, bytes_held: FloatArray, givers: IntArray
 ) -> FloatArray:
     """Scores of moves of one layer to another stage; shape (givers, virtual stages, 4).
 
-    seconds, held: of each virtual stage unchanged, giving, taking and passing on a layer, for moves
-    to later and to earlier stages: shape (4, 2, virtual stages).  Every stage between passes one
-    on: sums over the stages between are differences of running sums.
+    seconds, bytes_held: of each virtual stage unchanged, giving, taking and passing on a layer,
+    for moves to later and to earlier stages: shape (4, 2, virtual stages).  Every stage between
+    passes one on: sums over the stages between are differences of running sums.
     """
     count = len(stages.owner)
     # Moves to earlier stages are moves to later ones of the reversed pipeline.
-    amounts = np.stack([seconds, held])
+    amounts = np.stack([seconds, bytes_held])
     amounts[:, :, 1] = amounts[:, :, 1, ::-1].copy()
     giver = np.stack([givers, count - 1 - givers])
     loads = _sums_after(amounts, stages.both_ways, giver)
@@ -343,12 +343,12 @@ def _move_scores(
     # The longest stage: before the giver, itself, between, the taker, after it.
     now, gives, takes, passes = amounts[0]
     zero = np.zeros((2, 1))
-    before = np.concatenate([zero, np.maximum.accumulate(now, axis=1)[:, :-1]], axis=1)
+    earlier = np.concatenate([zero, np.maximum.accumulate(now, axis=1)[:, :-1]], axis=1)
     after = np.concatenate([np.maximum.accumulate(now[:, ::-1], axis=1)[:, -2::-1], zero], axis=1)
     passed = np.where(np.arange(count) > giver[..., None], passes[:, None], 0.0)
     between = np.zeros_like(passed)
     np.maximum.accumulate(passed[..., :-1], axis=2, out=between[..., 1:])
-    until = np.maximum(before, gives)[[[0], [1]], giver][..., None]
+    until = np.maximum(earlier, gives)[[[0], [1]], giver][..., None]
     since = np.maximum(takes, after)[:, None]
     longest = np.maximum(np.maximum(until, between), since)
     scores = np.stack([too_much, rank_s.max(axis=-1), longest, squares], axis=-1)
@@ -365,6 +365,6 @@ def _sums_after(amounts: FloatArray, spread: FloatArray, giver: IntArray) -> Flo
     now, gives, takes, passes = (each[..., None] * spread for each in np.moveaxis(amounts, -3, 0))
     passed = passes - now
     run = np.cumsum(passed, axis=-2)
-    given = (gives - now - run)[..., [[0], [1]], giver, :]
+    freed = (gives - now - run)[..., [[0], [1]], giver, :]
     taken = now.sum(axis=-2, keepdims=True) + takes - now + run - passed
-    return np.asarray(given[..., None, :] + taken[..., None, :, :])
+    return np.asarray(freed[..., None, :] + taken[..., None, :, :])

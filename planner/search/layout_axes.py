@@ -15,7 +15,7 @@ from planner.search.axes import Axes, divisors
 from planner.search.rough_layouts import RoughLayout, rough_layouts
 
 # Most layers by which an end may be lighter than a middle stage, to make up for the head.
-MOST_LAYERS_LIGHTER = 4
+MAX_LAYERS_LIGHTER = 4
 
 
 class LayoutAxes:
@@ -40,13 +40,13 @@ class LayoutAxes:
     def split_table(self) -> tuple[tuple[int, ...], ...]:
         """Explicit stage layers: those that the request names, then those partitioned here."""
         balanced = (
-            found.layers for layouts in self._balanced_layouts.values() for found in layouts
+            layout.layers for layouts in self._balanced_layouts.values() for layout in layouts
         )
         return tuple(dict.fromkeys((*self.explicit_splits, *balanced)))
 
     def least_partition_share(self, pp: int) -> float:
         """The busiest rank's work in the best balanced layout over that in the best usual split."""
-        return min((found.share for found in self._balanced_layouts.get(pp, ())), default=1.0)
+        return min((layout.share for layout in self._balanced_layouts.get(pp, ())), default=1.0)
 
     @property
     def free_partition(self) -> bool:
@@ -57,20 +57,20 @@ class LayoutAxes:
 
     @cached_property
     def _balanced_layouts(self) -> dict[int, tuple[RoughLayout, ...]]:
-        """By pipeline size: layers balanced by FLOP, where no usual split is as even.
+        """Layouts balanced by FLOP, by pipeline size, where no usual split is as even.
 
         Where all layers are alike the usual splits are as even, if there are any.
         """
         model, training = self._axes.request.model, self._axes.request.training
-        several = len(layers_of(model).kinds) > 1
-        found = {}
+        mixed = len(layers_of(model).kinds) > 1
+        by_pp = {}
         for pp in self._axes.values["pp"] if self.free_partition else ():
-            usual = self._usual_ends(pp)
-            if pp == 1 or not (several or (model.num_layers % pp and len(usual) == 1)):
+            ends = self._usual_ends(pp)
+            if pp == 1 or not (mixed or (model.num_layers % pp and len(ends) == 1)):
                 continue
-            layouts = rough_layouts(model, training, pp, self._shapes(pp), tuple(usual))
-            found[pp] = tuple(layouts)
-        return found
+            layouts = rough_layouts(model, training, pp, self._shapes(pp), tuple(ends))
+            by_pp[pp] = tuple(layouts)
+        return by_pp
 
     def _shapes(self, pp: int) -> list[tuple[Placement, int]]:
         """Placements and chunks per rank of the schedules to be tried."""
@@ -82,8 +82,8 @@ class LayoutAxes:
                 continue  # both directions hold a copy of the same even stages
             counts = schedule.chunk_counts or tuple(v for v in fullest if v > 1)
             shapes += [(schedule.placement, v) for v in counts if self._axes.allows("vpp", v)]
-        most = self._axes.request.model.num_layers
-        return [shape for shape in dict.fromkeys(shapes) if pp * shape[1] <= most]
+        limit = self._axes.request.model.num_layers
+        return [shape for shape in dict.fromkeys(shapes) if pp * shape[1] <= limit]
 
     @property
     def _usual_splits(self) -> bool:
@@ -114,15 +114,15 @@ class LayoutAxes:
     ) -> Iterator[tuple[int, int, int, int, int]]:
         for placement, v, sizes, _ in self._balanced_layouts.get(pp, ()):
             for name in names:
-                if _places(SCHEDULES[name], placement, v):
+                if _is_placed(SCHEDULES[name], placement, v):
                     yield code("schedule", name), v, 0, 0, 1 + self.split_table.index(sizes)
 
     def _chunk_counts(self, schedule: PipelineSchedule, divisible: int) -> Iterable[int]:
         """Chunks per rank to try for a schedule; `divisible`: layers its stages share out."""
         if schedule.chunk_counts:
             return (v for v in schedule.chunk_counts if self._axes.allows("vpp", v))
-        several = [v for v in divisors(divisible) if v > 1]
-        return (v for v in self._axes.allowed("vpp", several) if v > 1)
+        counts = [v for v in divisors(divisible) if v > 1]
+        return (v for v in self._axes.allowed("vpp", counts) if v > 1)
 
     @property
     def gpipe_dominated(self) -> bool:
@@ -147,21 +147,21 @@ class LayoutAxes:
     def _ends(self, pp: int) -> list[tuple[int, int]]:
         """(first, last) stage layers to try."""
         layers = self._axes.request.model.num_layers
-        usual = self._usual_ends(pp)
+        ends = self._usual_ends(pp)
         if self._axes.limited("first_stage_layers") or self._axes.limited("last_stage_layers"):
-            firsts = self._allowed_layers("first_stage_layers", [first for first, _ in usual])
-            lasts = self._allowed_layers("last_stage_layers", [last for _, last in usual])
+            firsts = self._allowed_layers("first_stage_layers", [first for first, _ in ends])
+            lasts = self._allowed_layers("last_stage_layers", [last for _, last in ends])
             return [(f, last) for f in firsts for last in lasts if f + last <= layers]
         if self._axes.own is not None and self._axes.own.pp == pp > 1:
-            usual.append((self._axes.own.first_stage_layers, self._axes.own.last_stage_layers))
-        return list(dict.fromkeys(usual))
+            ends.append((self._axes.own.first_stage_layers, self._axes.own.last_stage_layers))
+        return list(dict.fromkeys(ends))
 
-    def _allowed_layers(self, field: str, usual: list[int]) -> tuple[int, ...]:
+    def _allowed_layers(self, field: str, default: list[int]) -> tuple[int, ...]:
         """The layers of one end: the usual ones, or all that a limit on this field leaves."""
         every = (
             range(self._axes.request.model.num_layers)
             if self._axes.limited(field)
-            else sorted(set(usual))
+            else sorted(set(default))
         )
         return self._axes.allowed(field, every)
 
@@ -186,12 +186,12 @@ class LayoutAxes:
 
     @cached_property
     def most_layers_lighter(self) -> int:
-        """Layers an end stage may have fewer: what the head weighs, 1 to MOST_LAYERS_LIGHTER."""
+        """Layers an end stage may have fewer: what the head weighs, 1 to MAX_LAYERS_LIGHTER."""
         model = self._axes.request.model
         head = model.hidden_size * model.vocab_size
         layers = layers_of(model)
         layer = layer_matrix_parameters(model, layers.kinds[layers.order[-1]])
-        return min(max(ceil(head / layer), 1), MOST_LAYERS_LIGHTER)
+        return min(max(ceil(head / layer), 1), MAX_LAYERS_LIGHTER)
 
 
 def _schedule_without_pipeline(names: Sequence[str]) -> str | None:
@@ -200,7 +200,7 @@ def _schedule_without_pipeline(names: Sequence[str]) -> str | None:
     return "1f1b" if "1f1b" in plain else next(iter(plain), None)
 
 
-def _places(schedule: PipelineSchedule, placement: str, chunks: int) -> bool:
+def _is_placed(schedule: PipelineSchedule, placement: str, chunks: int) -> bool:
     """Whether a schedule places so many chunks on a rank, and in this way."""
     counts = schedule.chunk_counts
     return schedule.placement == placement and (chunks in counts if counts else chunks > 1)

@@ -31,8 +31,8 @@ class Ragged:
 
     def count_of(self, chosen: BoolArray) -> IntArray:
         """The number of chosen values of each group."""
-        before = np.concatenate([[0], np.cumsum(chosen)])
-        return np.asarray(before[self.starts + self.counts] - before[self.starts])
+        cumulative = np.concatenate([[0], np.cumsum(chosen)])
+        return np.asarray(cumulative[self.starts + self.counts] - cumulative[self.starts])
 
 
 class Layouts:
@@ -46,10 +46,10 @@ class Layouts:
         """The legal layouts of all pipeline sizes, in the order of these."""
         rows = []
         for pp in np.unique(self._groups.pp).tolist():
-            own = [(pp, *row) for row in self._axes.layout_rows(pp)]
-            if not own:
+            layout_rows = [(pp, *row) for row in self._axes.layout_rows(pp)]
+            if not layout_rows:
                 self._legality.rejected["user_limit"] += 1
-            rows += own
+            rows += layout_rows
         values = np.array(rows, dtype=np.int64).reshape(-1, 1 + len(LAYOUT_FIELDS)).T
         columns = dict(zip(("pp", *LAYOUT_FIELDS), values, strict=True))
         plans = Plans.build(stage_layers_table=self._axes.split_table, **columns)
@@ -62,32 +62,32 @@ class Layouts:
     @cached_property
     def longest_chunk(self) -> IntArray:
         """Layers of the longest chunk in any layout of each group."""
-        pps, place = np.unique(self._groups.pp, return_inverse=True)
+        pps, inverse = np.unique(self._groups.pp, return_inverse=True)
         longest = np.zeros(len(pps), dtype=np.int64)
         layers = chunk_layers(self._model, self.legal)
         np.maximum.at(longest, np.searchsorted(pps, self.legal.pp), layers)
-        return longest[place]
+        return longest[inverse]
 
     @cached_property
     def quickest(self) -> dict[str, IntArray]:
-        """For each group the schedule and the chunks per rank with which ranks wait least."""
-        pps, place = np.unique(self._groups.pp, return_inverse=True)
-        most = np.ones(len(pps), dtype=np.int64)
+        """The schedule and the chunks per rank with which the ranks of each group wait least."""
+        pps, inverse = np.unique(self._groups.pp, return_inverse=True)
+        largest = np.ones(len(pps), dtype=np.int64)
         schedule = np.full(len(pps), code("schedule", "interleaved-1f1b"))
-        own = np.searchsorted(pps, self.legal.pp)
-        np.maximum.at(most, own, np.broadcast_to(self.legal.vpp, own.shape))
-        others = ~np.broadcast_to(waits_as_a_loop(self.legal), own.shape)
-        schedule[own[others]] = np.broadcast_to(self.legal.schedule, own.shape)[others]
-        return {"schedule": schedule[place], "vpp": most[place]}
+        index = np.searchsorted(pps, self.legal.pp)
+        np.maximum.at(largest, index, np.broadcast_to(self.legal.vpp, index.shape))
+        others = ~np.broadcast_to(waits_as_a_loop(self.legal), index.shape)
+        schedule[index[others]] = np.broadcast_to(self.legal.schedule, index.shape)[others]
+        return {"schedule": schedule[inverse], "vpp": largest[inverse]}
 
     def table(self, schedule: int | None, explicit: bool) -> Ragged:
         """Layouts of one schedule, or of all, for each group; explicit: by named stages."""
         chosen = (self.legal.stage_layers > 0) == explicit
-        own = self.legal.take(
+        layouts = self.legal.take(
             chosen if schedule is None else chosen & (self.legal.schedule == schedule)
         )
-        starts, ends = (np.searchsorted(own.pp, self._groups.pp, side) for side in _SIDES)
-        table = {name: getattr(own, name) for name in LAYOUT_FIELDS}
+        starts, ends = (np.searchsorted(layouts.pp, self._groups.pp, side) for side in _SIDES)
+        table = {name: getattr(layouts, name) for name in LAYOUT_FIELDS}
         if schedule is not None:
             table["schedule"] = np.asarray(schedule)
         return Ragged(table, starts, ends - starts)
@@ -98,15 +98,15 @@ def micro_batch_table(axes: Axes, groups: Plans, legality: Legality) -> Ragged:
     batch = axes.request.training.global_batch_size
     allowed = set(axes.values["micro_batch_size"])
     flat: list[int] = []
-    places: dict[int, tuple[int, int]] = {}
+    slices: dict[int, tuple[int, int]] = {}
     sizes = groups.dp.tolist()
     for d in sorted(set(sizes)):
-        own = [b for b in divisors(batch // d) if b in allowed]
-        legality.rejected["batch_identity"] += not own
-        places[d] = (len(flat), len(own))
-        flat.extend(own)
-    starts = np.array([places[d][0] for d in sizes], dtype=np.int64)
-    counts = np.array([places[d][1] for d in sizes], dtype=np.int64)
+        sizes_of_dp = [b for b in divisors(batch // d) if b in allowed]
+        legality.rejected["batch_identity"] += not sizes_of_dp
+        slices[d] = (len(flat), len(sizes_of_dp))
+        flat.extend(sizes_of_dp)
+    starts = np.array([slices[d][0] for d in sizes], dtype=np.int64)
+    counts = np.array([slices[d][1] for d in sizes], dtype=np.int64)
     values = np.array(flat or [1], dtype=np.int64)
     return Ragged({"micro_batch_size": values}, starts, counts)
 
@@ -122,8 +122,8 @@ def chunk_layers(model: ModelSpec, plans: Plans) -> IntArray:
     count = virtual_stage_count(plans)
     longest = np.where(is_loop(plans.schedule), per_chunk, layers // count)
     if plans.stage_layers_table:
-        most = plans.of_stage_layers(max)
-        each = np.where(plans.of_stage_layers(len) == count, most, most // plans.vpp)
+        largest = plans.of_stage_layers(max)
+        each = np.where(plans.of_stage_layers(len) == count, largest, largest // plans.vpp)
         longest = np.where(plans.stage_layers > 0, each, longest)
     return longest
 

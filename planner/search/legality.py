@@ -29,7 +29,7 @@ class Legality:
     def rules_of(self, level: str) -> list[Rule]:
         """The rules of one level; for whole plans also those that read fields only they have."""
         rules = [rule for rule in self.rules if rule.level == level]
-        return [*rules, *self._late] if level == "plan" else rules
+        return [*rules, *self._late_rules] if level == "plan" else rules
 
     def passed(self, plans: Plans, level: str) -> Plans:
         """The plans that every rule of a level passes."""
@@ -57,7 +57,7 @@ class Legality:
                 self.examples[rule.code] = self._explained(rule, plans, refused)
 
     @cached_property
-    def _late(self) -> dict[Rule, set[str]]:
+    def _late_rules(self) -> dict[Rule, set[str]]:
         """Rules of process groups and layouts, by what they read that only whole plans have."""
         late = {*self._options.columns, *self._options.switches.columns, "micro_batch_size"}
         plan = Plans.of(ParallelPlan())
@@ -70,7 +70,7 @@ class Legality:
 
     def _passes(self, rule: Rule, plans: Plans, level: str) -> BoolArray:
         """Which plans pass a rule with at least one value of the open fields that it reads."""
-        open_fields = sorted(self._late.get(rule, ())) if level != "plan" else []
+        open_fields = sorted(self._late_rules.get(rule, ())) if level != "plan" else []
         if not open_fields:
             return rule.legal(self.context, plans)
         options = self._options.columns

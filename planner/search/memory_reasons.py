@@ -10,12 +10,12 @@ from planner.documents.request import PlanRequest
 from planner.evidence.uncertainty.site_storage import room_of
 
 
-def memory_reasons(request: PlanRequest, own: PlanReport) -> list[Reason]:
+def memory_reasons(request: PlanRequest, report: PlanReport) -> list[Reason]:
     """The memory reasons for which a search of the request refuses a plan."""
-    memory, risk = own.memory, request.search.memory_risk
-    if not own.fits:
-        return [memory_reason(own)]
-    if memory.needed_bytes <= room_of(request).of_plan(own.plan):
+    memory, risk = report.memory, request.search.memory_risk
+    if not report.fits:
+        return [memory_reason(report)]
+    if memory.needed_bytes <= room_of(request).of_plan(report.plan):
         return []
     text = (
         f"runs out of memory with a chance of {chance(memory.chance_of_running_out)}, more than "
@@ -25,12 +25,12 @@ def memory_reasons(request: PlanRequest, own: PlanReport) -> list[Reason]:
     return [Reason(code="memory_risk", text=text, numbers=numbers)]
 
 
-def memory_reason(own: PlanReport) -> Reason:
-    """By how much the worst stage of a plan overflows, and what fills it most."""
-    memory = own.memory
+def memory_reason(report: PlanReport) -> Reason:
+    """The reason that the worst stage of a plan overflows: by how much, and what fills it most."""
+    memory = report.memory
     stage = memory.stages[memory.worst_stage]
-    beside = ("fragmentation", "driver")
-    parts = {name: value for name, value in stage.parts.items() if name not in beside}
+    left_out = ("fragmentation", "driver")
+    parts = {name: value for name, value in stage.parts.items() if name not in left_out}
     largest = max(parts, key=lambda name: parts[name])
     over = memory.peak_bytes - memory.capacity_bytes
     return Reason(

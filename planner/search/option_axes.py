@@ -18,7 +18,7 @@ from planner.search.axes import SEARCHED, Axes, SpaceTooLarge
 
 _FULL = code("recompute", "full")
 # Rows of one request's table of options.
-MOST_OPTIONS = 10_000
+MAX_OPTIONS = 10_000
 # Values of switches, each never slower and never more memory than those after it (see Space).
 SWITCHES: dict[str, tuple[Any, ...]] = {
     "compile": (True, False),
@@ -68,8 +68,8 @@ class OptionAxes:
             *([{f: encoded(f, v)} for v in self._axes.values[f]] for f in open_fields),
         ]
         size = prod(len(axis) for axis in axes)
-        if size > MOST_OPTIONS:
-            raise SpaceTooLarge("combinations of options", size, MOST_OPTIONS)
+        if size > MAX_OPTIONS:
+            raise SpaceTooLarge("combinations of options", size, MAX_OPTIONS)
         rows: list[dict[str, int]] = [{}]
         for axis in axes:
             rows = [{**row, **choice} for row in rows for choice in axis]
@@ -96,9 +96,9 @@ class OptionAxes:
             if not settled and set(self._axes.values[field]) <= set(chain)
         }
         chains = {field: chain for field, chain in chains.items() if len(chain) > 1}
-        places = list(product(*(range(len(chain)) for chain in chains.values())))
-        places.sort(key=sum)
-        ranks = np.array(places, dtype=np.int64).reshape(len(places), len(chains))
+        indices = list(product(*(range(len(chain)) for chain in chains.values())))
+        indices.sort(key=sum)
+        ranks = np.array(indices, dtype=np.int64).reshape(len(indices), len(chains))
         no_worse: BoolArray = np.all(ranks[:, None] <= ranks[None, :], axis=2)
         return Switches(
             columns={
@@ -135,12 +135,12 @@ class OptionAxes:
 
     def _full_counts(self) -> list[int]:
         """Layers that full recompute may be of; 0 is all of a chunk."""
-        counts, own = range(1, self._axes.request.model.num_layers + 1), self._axes.own
+        counts, plan = range(1, self._axes.request.model.num_layers + 1), self._axes.own
         if "recompute_num_layers" in self._axes.request.search.limits:
             return [int(n) for n in self._axes.allowed("recompute_num_layers", counts) if n >= 1]
         if self.every_layer_count:
             return [*counts]
-        return [0, own.recompute_num_layers] if own and own.recompute_num_layers else [0]
+        return [0, plan.recompute_num_layers] if plan and plan.recompute_num_layers else [0]
 
     @property
     def every_layer_count(self) -> bool:

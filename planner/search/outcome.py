@@ -54,7 +54,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Entry:
     """A row of plans and of the seconds of their parts."""
 
     plans: Plans
@@ -67,7 +67,7 @@ class _Found:
 
     @property
     def priced(self) -> Priced:
-        return Priced(self.plan, {name: float(own[self.row]) for name, own in self.parts_s.items()})
+        return Priced(self.plan, {name: float(s[self.row]) for name, s in self.parts_s.items()})
 
 
 class Keeper:
@@ -75,8 +75,8 @@ class Keeper:
 
     def __init__(self, score: Score, top_k: int) -> None:
         self._score, self._top_k = score, top_k
-        self._most = max(top_k, SHORT_LIST)
-        self._best: list[tuple[tuple[float, ...], _Found]] = []
+        self._max_kept = max(top_k, SHORT_LIST)
+        self._best: list[tuple[tuple[float, ...], _Entry]] = []
         self._front: list[tuple[float, float, ParallelPlan]] = []
         self._miss: tuple[float, ParallelPlan] | None = None
 
@@ -93,12 +93,12 @@ class Keeper:
 
     @property
     def score(self) -> float:
-        """Of the best plan so far."""
+        """The score of the best plan so far."""
         return self._best[0][0][0] if self._best else np.inf
 
     def bound(self) -> float:
         """The score that none of the best exceeds."""
-        return self._best[-1][0][0] if len(self._best) == self._most else np.inf
+        return self._best[-1][0][0] if len(self._best) == self._max_kept else np.inf
 
     def offer(self, plans: Plans, estimates: Estimates) -> None:
         """Plans that fit."""
@@ -109,29 +109,29 @@ class Keeper:
         """The plans of these rows, which fit, without those for the front."""
         scores = self._score(plans, estimates)
         bound = self.bound()
-        if len(rows) > self._most:
-            lowest = np.partition(scores[rows], self._most - 1)
-            bound = min(bound, float(lowest[self._most - 1]))
+        if len(rows) > self._max_kept:
+            lowest = np.partition(scores[rows], self._max_kept - 1)
+            bound = min(bound, float(lowest[self._max_kept - 1]))
         close = rows[scores[rows] <= bound]
         if not len(close):
             return
         # Ties are broken by time, memory and fields.
         ranked = (scores, estimates.iteration_time_s, estimates.peak_bytes)
         keys = np.stack([column[close] for column in ranked])
-        own = [np.broadcast_to(c, (len(close),)) for _, c in plans.take(close).columns()]
-        order = np.lexsort((*own[::-1], *keys[::-1]))[: self._most]
+        columns = [np.broadcast_to(c, (len(close),)) for _, c in plans.take(close).columns()]
+        order = np.lexsort((*columns[::-1], *keys[::-1]))[: self._max_kept]
         close, keys = close[order], keys[:, order]
-        fields = np.stack([column[order] for column in own])
+        fields = np.stack([column[order] for column in columns])
         few = plans.take(close)
         parts_s = {name: column[close] for name, column in estimates.time_parts_s.items()}
         self._best += [
-            ((*key, *field_key), _Found(few, i, parts_s))
+            ((*key, *field_key), _Entry(few, i, parts_s))
             for i, (key, field_key) in enumerate(
                 zip(keys.T.tolist(), fields.T.tolist(), strict=True)
             )
         ]
         self._best.sort(key=lambda pair: pair[0])
-        del self._best[self._most :]
+        del self._best[self._max_kept :]
 
     def _extend_front(self, plans: Plans, estimates: Estimates) -> None:
         """Merge the plans that no other plan beats in both time and peak memory."""
@@ -154,7 +154,7 @@ class Keeper:
                 front.append(row)
         self._front = front
 
-    def miss(self, plans: Plans, needed: FloatArray) -> None:
+    def keep_nearest(self, plans: Plans, needed: FloatArray) -> None:
         """Remember the plan that needs the least memory, in case nothing fits."""
         if self._best:
             return
@@ -169,13 +169,13 @@ class Keeper:
             misses = [] if self._miss is None else [self._miss[1]]
             return Plans.from_rows(misses), np.full(len(misses), np.inf)
         batches: dict[int, list[int]] = {}
-        for place, (_, found) in enumerate(best):
-            batches.setdefault(id(found.plans), []).append(place)
+        for rank, (_, entry) in enumerate(best):
+            batches.setdefault(id(entry.plans), []).append(rank)
         rows = [
-            best[own[0]][1].plans.take(np.array([best[place][1].row for place in own]))
-            for own in batches.values()
+            best[ranks[0]][1].plans.take(np.array([best[rank][1].row for rank in ranks]))
+            for ranks in batches.values()
         ]
-        order = np.argsort([place for own in batches.values() for place in own])
+        order = np.argsort([rank for ranks in batches.values() for rank in ranks])
         return joined(rows).take(order), np.array([key[1] for key, _ in best])
 
     def first(self) -> Outcome:

@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from cost_models.plans import Plans
-from planner.search.axes import MOST_COMBINATIONS, Axes, SpaceTooLarge, within
+from planner.search.axes import MAX_COMBINATIONS, Axes, SpaceTooLarge, within
 from planner.search.layout_axes import LayoutAxes
 from planner.search.legality import Legality
 
@@ -22,30 +22,30 @@ def _degrees(axes: Axes, layouts: LayoutAxes, legality: Legality) -> Plans:
     """Every tp, cp and pp, and the dp that remains of each size."""
     names = ("tp", "cp", "pp")
     size = prod(len(axes.values[name]) for name in names) * len(axes.sizes)
-    if size > MOST_COMBINATIONS:
-        raise SpaceTooLarge("combinations of tp, cp and pp", size, MOST_COMBINATIONS)
+    if size > MAX_COMBINATIONS:
+        raise SpaceTooLarge("combinations of tp, cp and pp", size, MAX_COMBINATIONS)
     columns = (np.array(axes.values[name], dtype=np.int64) for name in names)
     grid = np.meshgrid(*columns, np.array(axes.sizes, dtype=np.int64), indexing="ij")
-    tp, cp, pp, whole = (axis.ravel() for axis in grid)
-    dp = np.maximum(whole // (tp * cp * pp), 1)
+    tp, cp, pp, accelerators = (axis.ravel() for axis in grid)
+    dp = np.maximum(accelerators // (tp * cp * pp), 1)
     plans = Plans.build(
         tp=tp, cp=cp, pp=pp, dp=dp, stage_layers_table=layouts.split_table, **axes.constant
     )
     if len(axes.sizes) > 1:  # degrees that leave some of one size idle may be those of another
-        plans = plans.take(tp * cp * pp * dp == whole)
+        plans = plans.take(tp * cp * pp * dp == accelerators)
     return legality.passed(plans, "degrees")
 
 
 def _with_whole_batches(plans: Plans, axes: Axes, legality: Legality) -> Plans:
     """Degrees whose dp divides the batch and is within its limits."""
-    whole = axes.request.training.global_batch_size % plans.dp == 0
-    wanted = whole
+    divides = axes.request.training.global_batch_size % plans.dp == 0
+    allowed = divides
     bounds = axes.request.search.limits.get("dp")
     if bounds is not None:
-        wanted = whole & np.array([within(bounds, int(d)) for d in plans.dp], dtype=np.bool_)
-    legality.rejected["batch_identity"] += int(np.count_nonzero(~whole))
-    legality.rejected["user_limit"] += int(np.count_nonzero(whole & ~wanted))
-    return plans.take(wanted)
+        allowed = divides & np.array([within(bounds, int(d)) for d in plans.dp], dtype=np.bool_)
+    legality.rejected["batch_identity"] += int(np.count_nonzero(~divides))
+    legality.rejected["user_limit"] += int(np.count_nonzero(divides & ~allowed))
+    return plans.take(allowed)
 
 
 def _with_expert_grids(plans: Plans, axes: Axes) -> Plans:
@@ -54,8 +54,8 @@ def _with_expert_grids(plans: Plans, axes: Axes) -> Plans:
     # 0 stands for experts that are split as the dense layers are.
     etps = v["etp"] if axes.limited("etp") or axes.request.model.moe is None else (1, 0)
     size = len(plans) * len(etps) * len(v["ep"]) * len(v["sequence_parallel"])
-    if size > MOST_COMBINATIONS:
-        raise SpaceTooLarge("process-group sizes", size, MOST_COMBINATIONS)
+    if size > MAX_COMBINATIONS:
+        raise SpaceTooLarge("process-group sizes", size, MAX_COMBINATIONS)
     row, etp, ep, sharded = (
         axis.ravel()
         for axis in np.meshgrid(

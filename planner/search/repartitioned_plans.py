@@ -52,42 +52,42 @@ class ShortList:
 
 
 def repartitioned_plans(
-    model: CostModel, asked: Sequence[ShortList], room: Room
+    model: CostModel, lists: Sequence[ShortList], room: Room
 ) -> list[list[ParallelPlan]]:
-    """Of each list, plans whose layers are partitioned so that a step takes less time.
+    """The plans of each list with layers partitioned so that a step takes less time.
 
     Each one found lowers the time to beat.  The time and memory of a partition are derived from
     those of its plan here, so the caller must price it.  Stages of two directions hold their layers
     twice and stay even.
     """
-    places = [_by_stages(one.plans) for one in asked]
-    if not any(map(len, places)):
-        return [[] for _ in asked]
-    plans = joined([one.plans.take(own) for one, own in zip(asked, places, strict=True)])
+    rows_by_list = [_by_stages(s.plans) for s in lists]
+    if not any(map(len, rows_by_list)):
+        return [[] for _ in lists]
+    plans = joined([s.plans.take(at) for s, at in zip(lists, rows_by_list, strict=True)])
     amounts = layer_amounts(model.context, plans)
-    shares = np.concatenate([one.shares[own] for one, own in zip(asked, places, strict=True)])
+    shares = np.concatenate([s.shares[at] for s, at in zip(lists, rows_by_list, strict=True)])
     promising = ~_are_hopeless(model.context.model, plans, amounts, shares, room)
-    found, start = [], 0
-    for one, own in zip(asked, places, strict=True):
-        columns = start + np.flatnonzero(promising[start : start + len(own)])
+    results, start = [], 0
+    for short, at in zip(lists, rows_by_list, strict=True):
+        columns = start + np.flatnonzero(promising[start : start + len(at)])
         rows = [
-            (plans.row(column), float(one.seconds[own[column - start]]), column)
+            (plans.row(column), float(short.seconds[at[column - start]]), column)
             for column in columns.tolist()
         ]
-        found.append(list(_of_list(model, rows, one.worth_s, amounts, room)))
-        start += len(own)
-    return found
+        results.append(list(_of_short_list(model, rows, short.worth_s, amounts, room)))
+        start += len(at)
+    return results
 
 
 def _by_stages(plans: Plans) -> IntArray:
     """Places of the plans with stages that may be uneven, those of as many stages together."""
     size = len(plans)
     both_ways = is_one_of(plans.schedule, "schedule", *_TWO_WAY) > 0
-    several = np.flatnonzero(np.broadcast_to((plans.pp > 1) & ~both_ways, (size,)))
+    rows = np.flatnonzero(np.broadcast_to((plans.pp > 1) & ~both_ways, (size,)))
     _, first, group = np.unique(
-        np.broadcast_to(plans.pp, (size,))[several], return_index=True, return_inverse=True
+        np.broadcast_to(plans.pp, (size,))[rows], return_index=True, return_inverse=True
     )
-    return several[np.argsort(first[group], kind="stable")]
+    return rows[np.argsort(first[group], kind="stable")]
 
 
 def _are_hopeless(
@@ -97,11 +97,11 @@ def _are_hopeless(
 
     The bounds of least_s, for all plans.
     """
-    layers, again = layers_of(spec), (amounts.redone > 0) * amounts.again_s
-    each = amounts.layer_s + np.where(amounts.redone < 1, 0.0, again)
+    layers, recompute_s = layers_of(spec), (amounts.redone > 0) * amounts.again_s
+    each = amounts.layer_s + np.where(amounts.redone < 1, 0.0, recompute_s)
     predicted = np.array(layers.predicted, dtype=np.int64)
     first_s = amounts.embedding_s
-    last_s = amounts.head_s + (amounts.layer_s + again)[predicted].sum(axis=0)
+    last_s = amounts.head_s + (amounts.layer_s + recompute_s)[predicted].sum(axis=0)
     least_s = np.maximum(np.array(layers.counts) @ each + first_s + last_s, 0.0) / plans.pp
     least_s = np.maximum(least_s, np.maximum(first_s, last_s))
     most_s = shares * amounts.busiest_s / ROUNDING
@@ -110,20 +110,20 @@ def _are_hopeless(
     free_s = np.stack([most_s - first_s - back * last_s, most_s - (1 - back) * last_s, most_s])
     count = np.maximum(np.floor(free_s / each[0]), 0.0)
     room_for = count[0] + count[1] + (plans.pp - 2) * count[2]
-    alike = (np.ptp(each, axis=0) == 0.0) & ((amounts.redone == 0) | (amounts.redone == 1))
-    too_slow = (least_s > most_s) | (alike & (room_for < spec.num_layers))
+    equal_layers = (np.ptp(each, axis=0) == 0.0) & ((amounts.redone == 0) | (amounts.redone == 1))
+    too_slow = (least_s > most_s) | (equal_layers & (room_for < spec.num_layers))
     fits = amounts.total_bytes.max(axis=0) <= ROUNDING * room.of(plans)
     return np.asarray(fits & too_slow, dtype=np.bool_)
 
 
-def _of_list(
+def _of_short_list(
     model: CostModel,
     rows: Iterable[tuple[ParallelPlan, float, int]],
     worth_s: float,
     amounts: LayerAmounts,
     room: Room,
 ) -> Iterator[ParallelPlan]:
-    """The same of one list; rows: its plans, the step time of each, its column of the amounts."""
+    """Repartitioned plans of one list; rows: its plans, step times, columns of the amounts."""
     for plan, seconds, column in rows:
         share = worth_s / seconds if np.isfinite(worth_s) else 1.0
         for other, other_share in _repartitioned(model, plan, amounts, column, share, room):
@@ -152,10 +152,10 @@ def _repartitioned(
     if fits and least_s(layers, stages) > share * now_s:
         return
     sizes = partition_layers(layers, stages, empty_ends=True)
-    found = {sizes}
+    partitions = {sizes}
     if sizes and min(sizes) == 0:  # not every runtime has a stage without layers
-        found.add(partition_layers(layers, stages))
-    for other in found - {None, now}:
+        partitions.add(partition_layers(layers, stages))
+    for other in partitions - {None, now}:
         assert other is not None
         yield relaid(plan, now, other), busiest_s(layers, stages, other) / now_s
 
@@ -203,5 +203,5 @@ def _stages(
     stages = Stages(
         owner, fixed, amounts.in_flight[: plan.pp, column], np.full(plan.pp, room_bytes)
     )
-    beside = amounts.total_bytes[: plan.pp, column] - held_bytes(layers, stages, now)
-    return Stages(owner, fixed, stages.in_flight, room_bytes - beside)
+    other_bytes = amounts.total_bytes[: plan.pp, column] - held_bytes(layers, stages, now)
+    return Stages(owner, fixed, stages.in_flight, room_bytes - other_bytes)

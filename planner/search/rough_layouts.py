@@ -52,17 +52,17 @@ def rough_layouts(
     training: TrainingSpec,
     pp: int,
     shapes: Iterable[tuple[Placement, int]],
-    usual: tuple[Ends, ...],
+    end_layers: tuple[Ends, ...],
 ) -> Iterator[RoughLayout]:
     """Layouts that are more even than the usual splits.
 
-    shapes: placements and chunks per rank; usual: (first, last) stage layers that are tried anyway.
+    shapes: placements and chunks per rank; end_layers: of (first, last) stages, tried anyway.
     """
     flop, head = _flop(model, training.seq_length)
     for placement, chunks in shapes:
-        found = _balanced(flop, head, placement, pp, chunks, usual)
-        if found is not None and found.share < WORTH_A_TRY:
-            yield found
+        layout = _balanced(flop, head, placement, pp, chunks, end_layers)
+        if layout is not None and layout.share < WORTH_A_TRY:
+            yield layout
 
 
 @lru_cache(maxsize=1 << 10)
@@ -72,7 +72,7 @@ def _balanced(
     placement: Placement,
     pp: int,
     chunks: int,
-    usual: tuple[Ends, ...],
+    end_layers: tuple[Ends, ...],
 ) -> RoughLayout | None:
     nothing = np.zeros(len(flop))
     layers = LayerLoads(np.array(flop), nothing, nothing, nothing, nothing, 0)
@@ -84,7 +84,7 @@ def _balanced(
     # Where no usual split has this number of chunks, compare with those of one chunk.
     for shape in ((placement, chunks), ("loop", 1)):
         if least == np.inf:
-            least = _least_usual(layers, head, *shape, pp, usual)
+            least = _least_usual(layers, head, *shape, pp, end_layers)
     return RoughLayout(placement, chunks, sizes, busiest_s(layers, stages, sizes) / least)
 
 
@@ -94,17 +94,17 @@ def _least_usual(
     placement: Placement,
     chunks: int,
     pp: int,
-    usual: tuple[Ends, ...],
+    end_layers: tuple[Ends, ...],
 ) -> float:
     """FLOP of the busiest rank in the best of the usual splits; infinite without one."""
     count, stages = len(layers.seconds), _stages(placement, pp, chunks, head)
     splits = [
         virtual_stage_layers(count, placement, pp, chunks, *ends)
-        for ends in usual
+        for ends in end_layers
         if placement == "loop" or ends == (0, 0)
     ]
-    whole = [split for split in splits if sum(split) == count and min(split) > 0]
-    return min((busiest_s(layers, stages, split) for split in whole), default=np.inf)
+    complete = [split for split in splits if sum(split) == count and min(split) > 0]
+    return min((busiest_s(layers, stages, split) for split in complete), default=np.inf)
 
 
 def _stages(placement: Placement, pp: int, chunks: int, head: float) -> Stages:

@@ -45,32 +45,32 @@ Question = tuple[PlanRequest, tuple[Rule, ...]]
 
 
 def best_of_each(
-    asked: Sequence[Question], within: float = np.inf, best_s: float = np.inf
+    questions: Sequence[Question], within: float = np.inf, best_s: float = np.inf
 ) -> list[Outcome]:
     """What a search says of each space, but plans that cannot be the best one are left out of it.
 
-    asked: the same but for frameworks and limits.  within: plans that take more than so many times
-    the fastest one of all, or than best_s, are left out too; none may be left of a space.
+    questions: the same but for frameworks and limits.  within: plans that take more than so many
+    times the fastest one of all, or than best_s, are left out too; none may be left of a space.
     """
-    if not asked:
+    if not questions:
         return []
-    request = asked[0][0]
+    request = questions[0][0]
     if not priced_together(request):
-        return [search(*one, top_k=1) for one in asked]
-    found = _Together(asked, (request.cluster.accelerators,), within, np.array([best_s]))
-    return [own for (own,) in found.outcomes()]
+        return [search(*question, top_k=1) for question in questions]
+    together = _Together(questions, (request.cluster.accelerators,), within, np.array([best_s]))
+    return [outcome for (outcome,) in together.outcomes()]
 
 
 def best_on_each(
-    asked: Sequence[Question], sizes: Sequence[int], within: float, best_s: FloatArray
+    questions: Sequence[Question], sizes: Sequence[int], within: float, best_s: FloatArray
 ) -> list[list[Outcome]]:
-    """The same of each space on clusters of several sizes, without counts and nearest misses.
+    """As `best_of_each`, on clusters of several sizes, without counts and nearest misses.
 
-    asked: on the largest cluster, of requests that are `priced_together`.  sizes: numbers of
+    questions: on the largest cluster, of requests that are `priced_together`.  sizes: numbers of
     accelerators, ascending, of clusters that differ in nodes only.  best_s: by size.  Raises
     SpaceTooLarge where one of these may not be.
     """
-    return _Together(asked, sizes, within, best_s).outcomes() if asked else []
+    return _Together(questions, sizes, within, best_s).outcomes() if questions else []
 
 
 def priced_together(request: PlanRequest) -> bool:
@@ -98,7 +98,7 @@ class _Cell:
 
 
 @dataclass(frozen=True)
-class _Searched:
+class _SpaceSearch:
     """One space, and by size what was found of it."""
 
     request: PlanRequest
@@ -109,33 +109,33 @@ class _Searched:
 
 class _Together:
     def __init__(
-        self, asked: Sequence[Question], sizes: Sequence[int], within: float, best_s: FloatArray
+        self, questions: Sequence[Question], sizes: Sequence[int], within: float, best_s: FloatArray
     ) -> None:
-        request = asked[0][0]
+        request = questions[0][0]
         self._model, self._room = cost_model(request), room_of(request)
         self._sizes, self._within, self._best_s = tuple(sizes), within, best_s
-        self._each = [self._searched(*one) for one in asked]
+        self._searches = [self._search_of(*question) for question in questions]
         self._cut_short = False
 
-    def _searched(self, request: PlanRequest, rules: tuple[Rule, ...]) -> _Searched:
+    def _search_of(self, request: PlanRequest, rules: tuple[Rule, ...]) -> _SpaceSearch:
         space, score = Space(request, rules, sizes=self._sizes), objective(request)
-        places = range(len(self._sizes))
-        cells = [_Cell(space, place, Keeper(score, top_k=1)) for place in places]
-        return _Searched(request, rules, space, cells)
+        indices = range(len(self._sizes))
+        cells = [_Cell(space, index, Keeper(score, top_k=1)) for index in indices]
+        return _SpaceSearch(request, rules, space, cells)
 
     def outcomes(self) -> list[list[Outcome]]:
         """What was found of each on each size."""
-        batches = zip_longest(*(one.space.partial_plans() for one in self._each))
+        batches = zip_longest(*(entry.space.partial_plans() for entry in self._searches))
         for partials in batches:
             if not self._cut_short:
-                pairs = zip(self._each, partials, strict=True)
-                self._search([(one, own) for one, own in pairs if own is not None])
+                pairs = zip(self._searches, partials, strict=True)
+                self._search([(entry, plans) for entry, plans in pairs if plans is not None])
         self._refine_all()
-        return [[self._outcome(one, cell) for cell in one.cells] for one in self._each]
+        return [[self._outcome(entry, cell) for cell in entry.cells] for entry in self._searches]
 
     def _refine_all(self) -> None:
-        """Of each size the best space first: what is found of it bounds the others."""
-        by_size = list(zip(*(one.cells for one in self._each), strict=True))
+        """Refine the spaces of each size, the best first: its result bounds the others."""
+        by_size = list(zip(*(entry.cells for entry in self._searches), strict=True))
         best = [min(cells, key=lambda cell: cell.keep.score) for cells in by_size]
         others = [cell for cells in by_size for cell in cells if cell not in best]
         for cells in (best, others):
@@ -143,89 +143,92 @@ class _Together:
                 cell.left_out = self._is_left_out(cell)
             self._refine([cell for cell in cells if not cell.left_out])
 
-    def _search(self, batch: Sequence[tuple[_Searched, PartialPlans]]) -> None:
+    def _search(self, batch: Sequence[tuple[_SpaceSearch, PartialPlans]]) -> None:
         """Price what may be the best of some partial plans, the most promising first."""
         first = FIRST_DRAWN // len(batch)
         drawing = [
-            (one, one.space.promising(partial_plans, CHUNK, first, partial(self._most_s, one)))
-            for (one, _), partial_plans in zip(batch, self._ordered(batch), strict=True)
+            (
+                entry,
+                entry.space.promising(partial_plans, CHUNK, first, partial(self._most_s, entry)),
+            )
+            for (entry, _), partial_plans in zip(batch, self._ordered(batch), strict=True)
         ]
         while drawing and not self._cut_short:
-            waiting: list[tuple[_Searched, Plans]] = []
+            waiting: list[tuple[_SpaceSearch, Plans]] = []
             open_ones = []
-            for one, chunks in drawing:
+            for entry, chunks in drawing:
                 plans = next(chunks, None)
                 if plans is None:
                     continue
-                open_ones.append((one, chunks))
-                if sum(len(own) for _, own in waiting) + len(plans) > TOGETHER:
+                open_ones.append((entry, chunks))
+                if sum(len(waiting_plans) for _, waiting_plans in waiting) + len(plans) > TOGETHER:
                     self._price(waiting)
                     waiting = []
-                waiting.append((one, plans))
+                waiting.append((entry, plans))
             self._price(waiting)
             drawing = open_ones
-            self._tell()
+            self._report_progress()
 
-    def _tell(self) -> None:
-        keeps = (cell.keep for one in self._each for cell in one.cells)
+    def _report_progress(self) -> None:
+        keeps = (cell.keep for entry in self._searches for cell in entry.cells)
         leader = min(keeps, key=lambda keep: keep.score)
-        spaces = [one.space for one in self._each]
+        spaces = [entry.space for entry in self._searches]
         step(sum(s.drawn for s in spaces), sum(s.size for s in spaces), leader.best)
         self._cut_short = current().enough()
 
-    def _ordered(self, batch: Sequence[tuple[_Searched, PartialPlans]]) -> list[PartialPlans]:
+    def _ordered(self, batch: Sequence[tuple[_SpaceSearch, PartialPlans]]) -> list[PartialPlans]:
         """Partial plans that may fit, the most promising of each size first."""
-        found = [one for some in _sets(batch) for one in self._bounded(some)]
+        bounds = [bound for group in _sets(batch) for bound in self._bounded(group)]
         least_s = np.full(len(self._sizes), np.inf)
-        for _, size, _, seconds in found:
+        for _, size, _, seconds in bounds:
             np.minimum.at(least_s, size, seconds)
         return [
-            own.in_order(work_s, seconds, np.argsort(seconds / least_s[size], kind="stable"))
-            for own, size, work_s, seconds in found
+            fitting.in_order(work_s, seconds, np.argsort(seconds / least_s[size], kind="stable"))
+            for fitting, size, work_s, seconds in bounds
         ]
 
     def _bounded(
-        self, some: Sequence[tuple[_Searched, PartialPlans]]
+        self, group: Sequence[tuple[_SpaceSearch, PartialPlans]]
     ) -> Iterator[tuple[PartialPlans, IntArray, FloatArray, FloatArray]]:
         """Partial plans that may fit, with the place of the size, the least time of each without
         waiting for other stages, and with that.
         """
-        plans = joined([partial_plans.plans for _, partial_plans in some])
+        plans = joined([partial_plans.plans for _, partial_plans in group])
         fits, work_s = np.zeros(0, dtype=np.bool_), np.zeros(0)
         if len(plans.tp):
             needed, seconds = self._model.least(plans)
             fits, work_s = ROUNDING * needed <= self._room.of(plans), ROUNDING * seconds
         size, start = place_among(self._sizes, plans), 0
-        for one, partial_plans in some:
-            own = slice(start, start := start + len(partial_plans.plans.tp))
-            may, at = fits[own], size[own]
-            for cell, count in zip(one.cells, self._counts(at[~may]), strict=True):
+        for entry, partial_plans in group:
+            part = slice(start, start := start + len(partial_plans.plans.tp))
+            may, at = fits[part], size[part]
+            for cell, count in zip(entry.cells, self._counts(at[~may]), strict=True):
                 cell.hopeless += count
-            fitting, work = partial_plans.where(may), work_s[own][may]
-            yield fitting, at[may], work, work * (1.0 + one.space.least_waits(fitting))
+            fitting, work = partial_plans.where(may), work_s[part][may]
+            yield fitting, at[may], work, work * (1.0 + entry.space.least_waits(fitting))
 
     def _counts(self, size: IntArray) -> list[int]:
-        found: list[int] = np.bincount(size, minlength=len(self._sizes)).tolist()
-        return found
+        result: list[int] = np.bincount(size, minlength=len(self._sizes)).tolist()
+        return result
 
     def _best(self, size: int) -> float:
-        scores = (one.cells[size].keep.score for one in self._each)
+        scores = (entry.cells[size].keep.score for entry in self._searches)
         return min(float(self._best_s[size]), *scores)
 
-    def _most_s(self, one: _Searched) -> FloatArray:
-        """By size, the step time above which no plan of a space is of interest."""
+    def _most_s(self, entry: _SpaceSearch) -> FloatArray:
+        """The step time above which no plan of a space is of interest, by size."""
         bounds = [
-            min(cell.keep.bound(), self._within * self._best(cell.size)) for cell in one.cells
+            min(cell.keep.bound(), self._within * self._best(cell.size)) for cell in entry.cells
         ]
         return np.array(bounds)
 
-    def _price(self, chunks: Sequence[tuple[_Searched, Plans]]) -> None:
+    def _price(self, chunks: Sequence[tuple[_SpaceSearch, Plans]]) -> None:
         """Price chunks of candidates, with full recompute of the fewest layers that fit."""
         if chunks:
-            drawn = Drawn.of([(one.space, plans) for one, plans in chunks])
+            drawn = Drawn.of([(entry.space, plans) for entry, plans in chunks])
             drawn, needed, _ = with_fewest_layers(drawn, self._model, self._room)
             size = place_among(self._sizes, drawn.plans)
-            cells = [cell for one, _ in chunks for cell in one.cells]
+            cells = [cell for entry, _ in chunks for cell in entry.cells]
             self._offer(cells, drawn.plans, drawn.owner * len(self._sizes) + size, needed)
 
     def _offer(
@@ -236,18 +239,18 @@ class _Together:
         owner: the place of each plan's cell.
         """
         fits = needed <= self._room.of(plans)
-        for place, rows in _by_owner(owner):
-            cell = cells[place]
+        for index, rows in _by_owner(owner):
+            cell = cells[index]
             cell.costed += len(rows)
             cell.feasible += int(np.count_nonzero(fits[rows]))
             if not cell.feasible:
-                cell.keep.miss(plans.take(rows), needed[rows])
+                cell.keep.keep_nearest(plans.take(rows), needed[rows])
         if not fits.any():
             return
         plans, owner = plans.take(fits), owner[fits]
         estimates = self._model.evaluate(plans)
-        for place, rows in _by_owner(owner):
-            cell = cells[place]
+        for index, rows in _by_owner(owner):
+            cell = cells[index]
             degrees = KeyView(plans, ("tp", "cp", "pp", "dp"), rows)
             cell.space.seen(degrees, estimates.iteration_time_s[rows])
             cell.keep.offer_best(plans, estimates, rows)
@@ -260,17 +263,19 @@ class _Together:
     def _refine(self, cells: Sequence[_Cell]) -> None:
         """Refine the best plans of some cells."""
         worth = [] if self._cut_short else [cell for cell in cells if self._is_worth(cell)]
-        found = repartitioned(
+        better = repartitioned(
             self._model, self._room,
             [
                 (cell.space, cell.keep, np.inf if self._within == np.inf else self._best(cell.size))
                 for cell in worth
             ],
         )  # fmt: skip
-        again = [(cell, own) for cell, own in zip(worth, found, strict=True) if own is not None]
-        for cell, plans in again:
+        repriced = [
+            (cell, plans) for cell, plans in zip(worth, better, strict=True) if plans is not None
+        ]
+        for cell, plans in repriced:
             cell.table = plans.stage_layers_table
-        self._offer_again(again)
+        self._offer_again(repriced)
         self._offer_again(
             [
                 (cell, own_counts(self._model, cell.space, self._room, cell.keep, cell.table))
@@ -285,18 +290,18 @@ class _Together:
         return cell.space.free_partition and cell.keep.score <= most_s
 
     def _offer_again(self, chunks: Sequence[tuple[_Cell, Plans]]) -> None:
-        some = [(cell, plans) for cell, plans in chunks if len(plans.tp)]
-        if some:
-            plans = joined([plans for _, plans in some])
-            owner = np.repeat(np.arange(len(some)), [len(plans) for _, plans in some])
-            self._offer([cell for cell, _ in some], plans, owner, self._model.needed_bytes(plans))
+        found = [(cell, plans) for cell, plans in chunks if len(plans.tp)]
+        if found:
+            plans = joined([plans for _, plans in found])
+            owner = np.repeat(np.arange(len(found)), [len(plans) for _, plans in found])
+            self._offer([cell for cell, _ in found], plans, owner, self._model.needed_bytes(plans))
 
-    def _outcome(self, one: _Searched, cell: _Cell) -> Outcome:
+    def _outcome(self, entry: _SpaceSearch, cell: _Cell) -> Outcome:
         if len(self._sizes) > 1:
             return cell.keep.first()
         if cell.left_out:  # so a pass without bounds must find it
-            return search(one.request, one.rules, top_k=1)
-        outcome, space = cell.keep.outcome(), one.space
+            return search(entry.request, entry.rules, top_k=1)
+        outcome, space = cell.keep.outcome(), entry.space
         outcome.counts = counts(space, space.dominated, cell.costed, cell.feasible, self._cut_short)
         return outcome
 
@@ -309,13 +314,13 @@ def _by_owner(owner: IntArray) -> Iterator[tuple[int, IntArray]]:
 
 
 def _sets(
-    batch: Sequence[tuple[_Searched, PartialPlans]],
-) -> Iterator[list[tuple[_Searched, PartialPlans]]]:
+    batch: Sequence[tuple[_SpaceSearch, PartialPlans]],
+) -> Iterator[list[tuple[_SpaceSearch, PartialPlans]]]:
     """What is priced together: neighbours, up to TOGETHER plans."""
-    found: list[tuple[_Searched, PartialPlans]] = []
-    for one in batch:
-        if found and sum(len(own.plans.tp) for _, own in (*found, one)) > TOGETHER:
-            yield found
-            found = []
-        found.append(one)
-    yield found
+    group: list[tuple[_SpaceSearch, PartialPlans]] = []
+    for item in batch:
+        if group and sum(len(plans.plans.tp) for _, plans in (*group, item)) > TOGETHER:
+            yield group
+            group = []
+        group.append(item)
+    yield group

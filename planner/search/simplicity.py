@@ -18,10 +18,10 @@ COMMON = tuple(code("schedule", name) for name in ("1f1b", "interleaved-1f1b"))
 
 
 # Of 162 published runs with expert parallelism, 160 have at most this degree.
-MOST_USUAL_EP = 64
+MAX_USUAL_EP = 64
 # Of 167 published interleaved runs, 163 have at most this many chunks on a rank.
-MOST_USUAL_VPP = 12
-UNUSUAL_EP = f"EP over more than {MOST_USUAL_EP} ranks"
+MAX_USUAL_VPP = 12
+UNUSUAL_EP = f"EP over more than {MAX_USUAL_EP} ranks"
 
 
 def steps(plans: Plans) -> dict[str, BoolArray]:
@@ -32,9 +32,9 @@ def steps(plans: Plans) -> dict[str, BoolArray]:
         "CP": plans.cp > 1,
         "PP": plans.pp > 1,
         "VPP": plans.vpp > 1,
-        f"more than {MOST_USUAL_VPP} chunks": plans.vpp > MOST_USUAL_VPP,
+        f"more than {MAX_USUAL_VPP} chunks": plans.vpp > MAX_USUAL_VPP,
         "EP": plans.ep > 1,
-        UNUSUAL_EP: plans.ep > MOST_USUAL_EP,
+        UNUSUAL_EP: plans.ep > MAX_USUAL_EP,
         "ZeRO-2 or 3": plans.zero_stage >= 2,
         "recompute": plans.recompute > 0,
         "uneven stages": uneven | (plans.stage_layers > 0),
@@ -44,9 +44,9 @@ def steps(plans: Plans) -> dict[str, BoolArray]:
 
 def kinds(plans: Plans) -> IntArray:
     """The number of these features; an unusual EP outweighs all others.  Shape (plans,)."""
-    found = steps(plans)
-    each = (np.asarray(one, dtype=np.int64) for one in found.values())
-    return np.broadcast_to(sum(each) + len(found) * found[UNUSUAL_EP], (len(plans),))
+    by_step = steps(plans)
+    each = (np.asarray(mask, dtype=np.int64) for mask in by_step.values())
+    return np.broadcast_to(sum(each) + len(by_step) * by_step[UNUSUAL_EP], (len(plans),))
 
 
 def used(plan: ParallelPlan) -> list[str]:
@@ -91,17 +91,17 @@ class Simplest:
         rows = rows[close[rows]]
         counts = kinds(plans.take(rows))
         for count in np.unique(counts).tolist():
-            own = rows[np.broadcast_to(counts == count, rows.shape)]
-            row = int(own[np.argmin(seconds[own])])
-            found = float(seconds[row]), plans.row(row)
-            self._best[count] = min(self._best.get(count, found), found, key=lambda one: one[0])
+            kind = rows[np.broadcast_to(counts == count, rows.shape)]
+            row = int(kind[np.argmin(seconds[kind])])
+            best = float(seconds[row]), plans.row(row)
+            self._best[count] = min(self._best.get(count, best), best, key=lambda pair: pair[0])
 
     def _are_published(self, plans: Plans) -> BoolArray:
         """Whether published runs have each two features of a plan together."""
-        found = steps(plans)
+        by_step = steps(plans)
         shown = np.ones(len(plans), dtype=bool)
-        for one, other in self._unseen:
-            shown &= ~(found[one] & found[other])
+        for step, other in self._unseen:
+            shown &= ~(by_step[step] & by_step[other])
         return shown
 
     def plans(self) -> list[ParallelPlan]:

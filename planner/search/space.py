@@ -29,7 +29,7 @@ from planner.constraints import (
 )
 from planner.documents.answer import SpaceAxis
 from planner.documents.request import PlanRequest
-from planner.search.axes import LAYOUT_FIELDS, MOST_CANDIDATES, Axes, SpaceTooLarge, within
+from planner.search.axes import LAYOUT_FIELDS, MAX_CANDIDATES, Axes, SpaceTooLarge, within
 from planner.search.best_switches import settled
 from planner.search.dominance import Dominance
 from planner.search.layout_axes import LayoutAxes
@@ -52,7 +52,7 @@ from planner.search.uneven_split_filter import UnevenSplitFilter, place_among
 # would take longer.
 FEW_CANDIDATES = 1 << 17
 # Partial plans that are held in memory at one time.
-MOST_PARTIAL_PLANS = 1 << 20
+MAX_PARTIAL_PLANS = 1 << 20
 # Plans that remain legal are copied once they are less than this share of the array.
 WORTH_TAKING = 0.6
 _FULL = code("recompute", "full")
@@ -82,8 +82,8 @@ class Space:
         self.context = Context(request.model, request.cluster, request.training)
         domain = () if self._axes.limited("tp") else (TP_IN_DOMAIN,)
         self._added = tuple(rules)
-        usual = [rule for rule in RULES if len(self.sizes) == 1 or rule is not WORLD_SIZE]
-        self.rules: tuple[Rule, ...] = (*usual, *domain, *self._added)
+        named_rules = [rule for rule in RULES if len(self.sizes) == 1 or rule is not WORLD_SIZE]
+        self.rules: tuple[Rule, ...] = (*named_rules, *domain, *self._added)
         self.dominated = self.hopeless = 0
         self.drawn = self.size = 0
         self._legality = Legality(self.context, self.rules, self._options)
@@ -120,25 +120,25 @@ class Space:
         layers of a chunk (see _finish).  memory: plans that cannot fit are counted as `hopeless`
         and not drawn.  Chunks may be empty then.
         """
-        _, usual, explicit = self._tables
+        _, implicit, explicit = self._tables
         for partial in self._partial_plans(uncounted=False):
-            here, hopeless = partial.drawn, None
+            drawn, hopeless = partial.drawn, None
             if memory is not None and partial.early and len(partial.plans.tp):
                 fits = memory.fits(partial.plans)
                 partial, hopeless = partial.where(fits), partial.where(~fits)
-            tables = [usual]
-            if (usual.counts[partial.group] * partial.counts).sum() > FEW_CANDIDATES:
+            tables = [implicit]
+            if (implicit.counts[partial.group] * partial.counts).sum() > FEW_CANDIDATES:
                 tables = [
                     self._layouts.table(schedule, False) for schedule in self._layouts.schedules()
                 ]
-            self._count(partial, usual)
+            self._count(partial, implicit)
             for table in tables:
                 yield from self._laid_out(partial, table, size)
-            kept = self._promising(explicit, here)
-            self._count(partial, kept)
-            yield from self._laid_out(partial, kept, size)
+            promising = self._promising(explicit, drawn)
+            self._count(partial, promising)
+            yield from self._laid_out(partial, promising, size)
             if hopeless is not None:
-                yield from self._counted_hopeless(hopeless, (usual, kept), size)
+                yield from self._counted_hopeless(hopeless, (implicit, promising), size)
 
     def partial_plans(self) -> Iterator[PartialPlans]:
         """Legal candidates without their layout, in batches; plans left out are not counted."""
@@ -152,12 +152,12 @@ class Space:
         first: how many to draw at first; later chunks may be up to `size`.  most_s: by size, the
         time above which no plan is of interest any more.
         """
-        _, usual, explicit = self._tables
-        self._count(partial, usual)
-        yield from self._laid_out_in_time(partial, usual, size, first, most_s)
-        kept = self._promising(explicit, partial.drawn)
-        self._count(partial, kept)
-        yield from self._laid_out_in_time(partial, kept, size, first, most_s)
+        _, implicit, explicit = self._tables
+        self._count(partial, implicit)
+        yield from self._laid_out_in_time(partial, implicit, size, first, most_s)
+        chosen = self._promising(explicit, partial.drawn)
+        self._count(partial, chosen)
+        yield from self._laid_out_in_time(partial, chosen, size, first, most_s)
 
     def least_waits(self, partial: PartialPlans) -> FloatArray:
         """How long the busiest rank waits at least in any layout, over its work."""
@@ -170,8 +170,8 @@ class Space:
     @cached_property
     def _tables(self) -> tuple[Ragged, Ragged, Ragged]:
         """Micro-batch sizes, and layouts with usual and with explicit stages, of each group."""
-        usual, explicit = (self._layouts.table(None, named) for named in (False, True))
-        return micro_batch_table(self._axes, self.groups, self._legality), usual, explicit
+        implicit, explicit = (self._layouts.table(None, named) for named in (False, True))
+        return micro_batch_table(self._axes, self.groups, self._legality), implicit, explicit
 
     def _counted_hopeless(
         self, hopeless: PartialPlans, tables: Iterable[Ragged], size: int
@@ -187,17 +187,17 @@ class Space:
 
         uncounted: whether the number of those left out does not matter.
         """
-        micro, usual, explicit = self._tables
-        layouts = usual.counts + explicit.counts
+        micro, implicit, explicit = self._tables
+        layouts = implicit.counts + explicit.counts
         per_layout = micro.counts * len(self._options.columns["zero_stage"])
         self.size = int((layouts * per_layout).sum())
-        if self.size > MOST_CANDIDATES:
-            raise SpaceTooLarge("candidates", self.size, MOST_CANDIDATES)
+        if self.size > MAX_CANDIDATES:
+            raise SpaceTooLarge("candidates", self.size, MAX_CANDIDATES)
         per_layout = np.where(layouts > 0, per_layout, 0)
         group = np.arange(len(per_layout))
-        for low, high in batches(per_layout, MOST_PARTIAL_PLANS):
-            here = np.where((group >= low) & (group < high), per_layout, 0)
-            yield self._legal_partial_plans(here, micro, uncounted)
+        for low, high in batches(per_layout, MAX_PARTIAL_PLANS):
+            layouts_here = np.where((group >= low) & (group < high), per_layout, 0)
+            yield self._legal_partial_plans(layouts_here, micro, uncounted)
 
     def _legal_partial_plans(
         self, counts: IntArray, micro: Ragged, uncounted: bool
@@ -238,16 +238,16 @@ class Space:
             else:
                 refuse(rule, legal & ~passes)
                 legal = legal & passes
-        found = np.bincount(group[legal], minlength=len(counts))
-        rows = np.flatnonzero(found)
+        drawn = np.bincount(group[legal], minlength=len(counts))
+        rows = np.flatnonzero(drawn)
         return PartialPlans(
-            plans.take(legal), rows, found[rows], counts, early, tuple(rules), tuple(refused),
+            plans.take(legal), rows, drawn[rows], counts, early, tuple(rules), tuple(refused),
         )  # fmt: skip
 
     def _count(self, partial: PartialPlans, layouts: Ragged) -> None:
         """Count the plans that are left out."""
-        for rule, first, found in partial.refused:
-            count = int((found * layouts.counts).sum())
+        for rule, first, drawn in partial.refused:
+            count = int((drawn * layouts.counts).sum())
             self.drawn += count
             if rule is None:
                 self.dominated += count
@@ -260,7 +260,7 @@ class Space:
     def _laid_out(self, partial: PartialPlans, layouts: Ragged, size: int) -> Iterator[Plans]:
         """Partial plans with each of their layouts, all layouts of a group together."""
         for low, high in batches(layouts.counts[partial.group] * partial.counts, size):
-            yield from self._of_rows(partial, layouts, np.arange(low, high))
+            yield from self._candidates_of_rows(partial, layouts, np.arange(low, high))
 
     def _laid_out_in_time(
         self,
@@ -270,17 +270,17 @@ class Space:
         first: int,
         most_s: Callable[[], FloatArray],
     ) -> Iterator[Plans]:
-        """The same of partial plans with a row each, whose least time is low enough."""
+        """The layouts of partial plans with a row each, whose least time is low enough."""
         per_row = layouts.counts[partial.group]
-        place = place_among(self.sizes, self.groups)[partial.group]
+        index = place_among(self.sizes, self.groups)[partial.group]
         rows = np.flatnonzero(per_row)
-        while len(rows := rows[partial.least_s[rows] <= most_s()[place[rows]]]):
+        while len(rows := rows[partial.least_s[rows] <= most_s()[index[rows]]]):
             ends = np.cumsum(per_row[rows])
             count = max(int(np.searchsorted(ends, min(first, size), side="right")), 1)
-            yield from self._of_rows(partial, layouts, rows[:count], most_s)
+            yield from self._candidates_of_rows(partial, layouts, rows[:count], most_s)
             rows, first = rows[count:], 2 * first
 
-    def _of_rows(
+    def _candidates_of_rows(
         self,
         partial: PartialPlans,
         layouts: Ragged,
@@ -334,12 +334,12 @@ class Space:
             plans = plans.take(keep)
         if not self._options.switches.columns:
             return plans.take(self._legality.legal(plans, "plan", partial.rules))
-        found, refused = settled(
+        accepted, refused = settled(
             self._options.switches, partial.rules, self.context, plans, self._dominance.at_rest
         )
         for each, rows in refused:
             self._legality.refuse(each, plans, rows)
-        return found
+        return accepted
 
     @cached_property
     def _uneven_split_filter(self) -> UnevenSplitFilter | None:
@@ -360,11 +360,11 @@ class Space:
         """
         if self._uneven_split_filter is None:
             return layouts
-        kept = np.where(self._uneven_split_filter.promising(), layouts.counts, 0)
-        left_out = int(((layouts.counts - kept) * drawn).sum())
+        counts = np.where(self._uneven_split_filter.promising(), layouts.counts, 0)
+        left_out = int(((layouts.counts - counts) * drawn).sum())
         self.dominated += left_out
         self.drawn += left_out
-        return replace(layouts, counts=kept)
+        return replace(layouts, counts=counts)
 
     @property
     def free_partition(self) -> bool:

@@ -31,8 +31,8 @@ def with_own_counts(
         sizes = forward_layers(model.context.model.num_layers, plan)
         _, owner, _ = virtual_stages(placement, plan.pp, sizes)
         counts = np.arange(max(sizes) + 1)
-        alike = plan.model_copy(update={"recompute_layers": ()})
-        rows = Plans.of(alike).with_columns(recompute_num_layers=counts)
+        uniform = plan.model_copy(update={"recompute_layers": ()})
+        rows = Plans.of(uniform).with_columns(recompute_num_layers=counts)
         memory = StageMemory(model.context, gather(model.context, rows), all_stages=True)
         fits = memory.total_bytes - memory.spare_bytes <= room.of_plan(plan)
         if not fits.any(axis=1).all():
@@ -40,4 +40,4 @@ def with_own_counts(
         own = np.minimum(fits.argmax(axis=1)[owner], sizes).tolist()
         if len(set(own)) > 1:
             fields = {"recompute_layers": tuple(own), "recompute_num_layers": max(own)}
-            yield ParallelPlan.model_validate({**alike.model_dump(), **fields})
+            yield ParallelPlan.model_validate({**uniform.model_dump(), **fields})

@@ -31,11 +31,11 @@ class UnevenSplitFilter:
 
     def seen(self, plans: Plans, seconds: FloatArray) -> None:
         """Record the step times of plans that fit."""
-        place = np.searchsorted(self._known, np.broadcast_to(_degrees(plans), seconds.shape))
-        np.minimum.at(self._least_s, (place_among(self._sizes, plans), place), seconds)
+        index = np.searchsorted(self._known, np.broadcast_to(_degrees(plans), seconds.shape))
+        np.minimum.at(self._least_s, (place_among(self._sizes, plans), index), seconds)
 
     def promising(self) -> BoolArray:
-        """By group: whether its best uneven split may be as fast as the best plan of its size.
+        """Whether the best uneven split of each group may be as fast as the best plan of its size.
 
         True also for degrees with which no plan has fitted yet.
         """
@@ -51,5 +51,5 @@ def place_among(sizes: Sequence[int], plans: Plans) -> IntArray:
 
 def _degrees(plans: Plans) -> IntArray:
     """One number for tp, cp and pp together."""
-    most = 1 << 20
-    return (plans.tp * most + plans.cp) * most + plans.pp
+    base = 1 << 20
+    return (plans.tp * base + plans.cp) * base + plans.pp

@@ -16,7 +16,7 @@ from fastapi.testclient import TestClient
 from api import batches, pool_worker
 from api.batches import Batches
 from api.budget import Budget, OverBudget
-from api.fair_limit import Places
+from api.fair_limit import FairLimit
 from api.pool_worker import EstimateRequest, Fault
 from api.problems import Refused
 from planner.answers.plans import plan_answers
@@ -89,21 +89,21 @@ def worked(asked: list[str | float]) -> list[tuple[str, Any]]:
 
 async def answers(pool: Batches, *questions: str | float) -> list[Any]:
     """The answers to these, asked at once behind one that takes a while."""
-    await pool.one("a", BUDGET, 0.0)  # the process is there
-    first = asyncio.create_task(pool.one("a", BUDGET, 0.3))
-    while not pool.places.taken or pool.waiting:
+    await pool.ask("a", BUDGET, 0.0)  # the process is there
+    first = asyncio.create_task(pool.ask("a", BUDGET, 0.3))
+    while not pool.limit.taken or pool.waiting:
         await asyncio.sleep(0)
-    asked = [pool.one("a", BUDGET, one) for one in questions]
+    asked = [pool.ask("a", BUDGET, one) for one in questions]
     found = await asyncio.gather(*asked, return_exceptions=True)
     assert await first == 1
-    assert (pool.waiting, pool.places.taken) == (0, 0)
+    assert (pool.waiting, pool.limit.taken) == (0, 0)
     return found
 
 
 @pytest.mark.slow
 def test_what_waits_goes_together() -> None:
     async def asked() -> None:
-        pool = Batches(Places(1, 30, shared=False), worked)
+        pool = Batches(FairLimit(1, 30, shared=False), worked)
         assert await answers(pool, *[0.0] * 5) == [5] * 5
         assert await answers(pool, *[0.0] * 20) == [16] * 16 + [4] * 4
         pool.close()
@@ -116,16 +116,16 @@ def test_a_question_beside_others_waits_for_the_next(monkeypatch: pytest.MonkeyP
     """One that comes while another is computed goes together with what comes just after it."""
 
     async def asked() -> None:
-        pool = Batches(Places(2, 30, shared=False), worked)
-        await asyncio.gather(*(pool.one("a", BUDGET, 0.1) for _ in range(2)))  # both are there
+        pool = Batches(FairLimit(2, 30, shared=False), worked)
+        await asyncio.gather(*(pool.ask("a", BUDGET, 0.1) for _ in range(2)))  # both are there
         monkeypatch.setattr(batches, "_LINGER_S", 0.5)
-        before = asyncio.create_task(pool.one("a", BUDGET, 1.0))
-        while not pool.places.taken:
+        before = asyncio.create_task(pool.ask("a", BUDGET, 1.0))
+        while not pool.limit.taken:
             await asyncio.sleep(0)
-        second = asyncio.create_task(pool.one("a", BUDGET, 0.0))
-        while pool.places.taken < 2:
+        second = asyncio.create_task(pool.ask("a", BUDGET, 0.0))
+        while pool.limit.taken < 2:
             await asyncio.sleep(0)
-        third = asyncio.create_task(pool.one("a", BUDGET, 0.0))
+        third = asyncio.create_task(pool.ask("a", BUDGET, 0.0))
         assert await asyncio.gather(before, second, third) == [1, 2, 2]
         pool.close()
 
@@ -136,10 +136,10 @@ def test_a_question_beside_others_waits_for_the_next(monkeypatch: pytest.MonkeyP
 def test_one_that_dies_or_is_too_long_costs_the_others_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(batches, "_TOGETHER_S", 0.2)
+    monkeypatch.setattr(batches, "_BATCH_CPU_S", 0.2)
 
     async def asked() -> None:
-        pool = Batches(Places(1, 30, shared=False), worked)
+        pool = Batches(FairLimit(1, 30, shared=False), worked)
         before, dead, after = await answers(pool, 0.0, "dies", 0.0)
         assert (before, after) == (1, 1)
         assert isinstance(dead, Fault)
@@ -152,10 +152,10 @@ def test_one_that_dies_or_is_too_long_costs_the_others_nothing(
 @pytest.mark.slow
 def test_one_alone_has_its_whole_budget_and_no_more() -> None:
     async def asked() -> None:
-        pool = Batches(Places(1, 30, shared=False), worked)
+        pool = Batches(FairLimit(1, 30, shared=False), worked)
         with pytest.raises(OverBudget):
-            await pool.one("a", Budget(0.5, 1 << 32, 1), 60.0)
-        assert await pool.one("a", Budget(5, 1 << 32, 1), 0.7) == 1
+            await pool.ask("a", Budget(0.5, 1 << 32, 1), 60.0)
+        assert await pool.ask("a", Budget(5, 1 << 32, 1), 0.7) == 1
         pool.close()
 
     anyio.run(asked)
@@ -163,15 +163,15 @@ def test_one_alone_has_its_whole_budget_and_no_more() -> None:
 
 def test_a_batch_that_nobody_waits_for_is_stopped() -> None:
     async def asked() -> None:
-        pool = Batches(Places(1, 0.2, shared=False), worked)
-        endless = asyncio.create_task(pool.one("a", BUDGET, 50.0))
-        while not pool.places.taken:
+        pool = Batches(FairLimit(1, 0.2, shared=False), worked)
+        endless = asyncio.create_task(pool.ask("a", BUDGET, 50.0))
+        while not pool.limit.taken:
             await asyncio.sleep(0.01)
         with pytest.raises(Refused, match="all 1 places"):
-            await pool.one("b", BUDGET, 0.0)
+            await pool.ask("b", BUDGET, 0.0)
         endless.cancel()
         began = time.monotonic()
-        while pool.places.taken:
+        while pool.limit.taken:
             await asyncio.sleep(0.01)
         assert time.monotonic() - began < 10
         pool.close()

@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 
 from api.app import create_app
 from api.budget import Budget, SearchMonitor, Spent
-from api.fair_limit import Places
+from api.fair_limit import FairLimit
 from api.problems import Refused
 from api.settings import Settings
 from cost_models.catalog import models
@@ -114,7 +114,7 @@ def test_work_stops_when_its_caller_leaves(path: str, asked: dict[str, Any]) -> 
 
         def taken() -> int:
             pools = (app.state.searches, app.state.brief)
-            return sum(pool.places.taken for pool in pools)
+            return sum(pool.limit.taken for pool in pools)
 
         def until(count: int) -> float:
             began = time.monotonic()
@@ -135,37 +135,37 @@ def test_work_stops_when_its_caller_leaves(path: str, asked: dict[str, Any]) -> 
 def test_places_are_shared_by_callers() -> None:
     order: list[str] = []
 
-    async def ask(places: Places, caller: str, over: anyio.Event) -> None:
-        async with places.one(caller):
+    async def ask(limit: FairLimit, caller: str, over: anyio.Event) -> None:
+        async with limit.place(caller):
             order.append(caller)
             await over.wait()
 
     async def all_of_them() -> None:
-        places, over = Places(3, 30, shared=True), anyio.Event()
+        limit, over = FairLimit(3, 30, shared=True), anyio.Event()
         async with anyio.create_task_group() as tasks:
             for caller in ("greedy", "greedy", "greedy", "greedy", "modest"):
-                tasks.start_soon(ask, places, caller, over)
+                tasks.start_soon(ask, limit, caller, over)
                 await anyio.wait_all_tasks_blocked()
             assert order == ["greedy", "greedy", "modest"]
-            assert (places.taken, places.waiting) == (3, 2)
+            assert (limit.taken, limit.waiting) == (3, 2)
             over.set()
-        assert (places.taken, places.waiting, len(order)) == (0, 0, 5)
+        assert (limit.taken, limit.waiting, len(order)) == (0, 0, 5)
 
     anyio.run(all_of_them)
 
 
 def test_who_waits_too_long_or_leaves_takes_no_place() -> None:
     async def full() -> None:
-        places = Places(1, 0.01, shared=False)
-        async with places.one("a"):
+        limit = FairLimit(1, 0.01, shared=False)
+        async with limit.place("a"):
             with pytest.raises(Refused, match="all 1 places"):
-                async with places.one("b"):
+                async with limit.place("b"):
                     pass
             with anyio.move_on_after(0.001):
-                async with places.one("c"):
+                async with limit.place("c"):
                     pass
-        async with places.one("b"):
-            assert places.taken == 1
+        async with limit.place("b"):
+            assert limit.taken == 1
 
     anyio.run(full)
 

@@ -110,7 +110,7 @@ def test_a_backup_of_an_earlier_version_is_no_other_database(
     asked(url, "DROP TABLE identity", "UPDATE alembic_version SET version_num = '0004'")
     for _ in range(2):
         store = Store.open(url)
-        store.servers.prove()
+        store.servers.check_writable()
         store.close()
 
 

@@ -121,7 +121,7 @@ def test_each_caller_has_a_rate_of_its_own() -> None:
 
 
 def test_only_so_many_callers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.access.guard._MOST_CALLERS", 10)
+    monkeypatch.setattr("api.access.guard._MAX_CALLERS", 10)
     rates = Rates(1)
     for i in range(1000):
         rates.take(str(i))
@@ -274,7 +274,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], socket.sock
     app = create_app(Settings(max_body_s=2.0))
     limits = {
         "http": protocol.HeaderTimeoutProtocol,
-        "h11_max_incomplete_event_size": protocol.MOST_HEADER_BYTES,
+        "h11_max_incomplete_event_size": protocol.MAX_HEADER_BYTES,
     }
     with listening(app, **limits) as port:
         yield lambda: socket.create_connection(("127.0.0.1", port), timeout=300)

@@ -214,7 +214,7 @@ def test_it_is_ready_when_all_of_it_works(
     def gone(_: Servers) -> None:
         raise Unavailable("password of 10.0.0.1 refused")
 
-    monkeypatch.setattr(Servers, "prove", gone)
+    monkeypatch.setattr(Servers, "check_writable", gone)
     assert "password" not in problem(client.get("/readyz"), 503).detail
     assert client.get("/healthz").status_code == 200
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cost_models.catalog.models import model
-from cost_models.dynamic_context import alike, ranks_of, waiting_share
+from cost_models.dynamic_context import length_groups, ranks_of, waiting_share
 from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import TrainingSpec
@@ -39,7 +39,7 @@ def test_a_sample_takes_the_least_power_of_two_of_ranks_that_holds_it() -> None:
 
 def test_samples_that_are_priced_as_one_take_the_same_ranks_and_are_all_there() -> None:
     spec = training(sample_lengths=LENGTHS)
-    means, shares = map(np.array, zip(*alike(spec), strict=True))
+    means, shares = map(np.array, zip(*length_groups(spec), strict=True))
     assert shares.sum() == pytest.approx(1.0)
     assert (means * shares).sum() == pytest.approx(np.mean(LENGTHS))
     for cp in (2, 8, 32):

@@ -25,7 +25,7 @@ from planner.evidence.uncertainty.error_features import DOUBTS, ErrorFeatures
 from planner.evidence.uncertainty.first_sight import (
     FILE,
     LINEAR,
-    MOST_ALIKE,
+    MAX_ALIKE,
     OUTLIER_DEVIATION,
     OUTLIERS,
     SHARED,
@@ -129,7 +129,7 @@ class _Draw:
 
 
 def _alike(of: ErrorFeatures) -> float:
-    return math.log2(1 + min(of.sources_alike or 0, MOST_ALIKE))
+    return math.log2(1 + min(of.sources_alike or 0, MAX_ALIKE))
 
 
 class _Parameters:

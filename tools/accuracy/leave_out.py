@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from cost_models.fitted import Fitted, fitted
 from planner.evidence.published_runs.runs import PUBLISHED_RUNS
-from planner.learning.accuracy.intervals import LEAST_OF_KIND
+from planner.learning.accuracy.intervals import MIN_OF_KIND
 from planner.learning.accuracy.predict import predict_case
 from planner.learning.accuracy.scores import counts, log_ratio
 from tools.accuracy.fit_constants import BOUNDS, NAMES, ReadRun, loss, read
@@ -131,7 +131,7 @@ def main() -> None:
         print(f"{source:18s} fitted {fit:.4f}  left out {left:.4f}", flush=True)
         experts = np.array([_has_experts(row) for row in own if row[0].id in left_out])
         for kind, of_kind in (("dense", ~experts), ("mixture of experts", experts)):
-            if of_kind.sum() >= LEAST_OF_KIND:
+            if of_kind.sum() >= MIN_OF_KIND:
                 kinds[kind].append(np.median(missed[of_kind], axis=0))
     for kind, errors in kinds.items():
         fit, left = np.mean(errors, axis=0)

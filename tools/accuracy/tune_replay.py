@@ -22,7 +22,7 @@ from planner.documents.plan_report import Document
 from planner.evidence.published_runs.runs import PUBLISHED_RUNS, runs_in
 from planner.evidence.uncertainty.error_features import Array, ErrorFeatures
 from planner.evidence.uncertainty.posterior import Posterior, posterior
-from planner.evidence.uncertainty.tuning_policy import UNLIKELY, WORTH, advised, believed
+from planner.evidence.uncertainty.tuning_policy import UNLIKELY, WORTH, advised, plan_belief
 from planner.learning.accuracy.predict import Prediction, predict
 from planner.learning.accuracy.scores import counts, features_of
 
@@ -93,7 +93,7 @@ def tried(
     measured: dict[int, float] = {}
     ends = None
     while True:
-        advice = advised(believed(posterior, features, predicted, measured), measured)
+        advice = advised(plan_belief(posterior, features, predicted, measured), measured)
         if ends is None and advice.ends:
             ends = len(measured)
         if advice.next is None:
@@ -114,7 +114,7 @@ def _runs_until_known(
     order: list[int],
 ) -> int:
     """Runs until the policy's stopping rule holds, if a run tells nothing about other plans."""
-    drawn = believed(posterior, features, predicted, {}).draws()
+    drawn = plan_belief(posterior, features, predicted, {}).draws()
     for count in range(1, len(order)):
         worth = np.log(true[order[:count]].min()) + log1p(-WORTH)
         if np.mean(drawn[:, order[count:]].min(axis=1) < worth) < UNLIKELY:

@@ -51,8 +51,8 @@ def _other_method(model: str) -> tuple[dict[str, Any], tuple[str, ...]] | None:
 
 def adapters_of(run: Run) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The training fields of a run's adapters (none if it trains all weights), and assumptions."""
-    said = f"{run['model']} ; {run.notes}"
-    method, lora = run["method"].lower(), _LORA.search(said)
+    text = f"{run['model']} ; {run.notes}"
+    method, lora = run["method"].lower(), _LORA.search(text)
     # Tables say "full" also of what they call "[LoRA]": the name wins.
     named = _LORA.search(run["model"])
     if (method == "full" and not named) or (not method and lora is None):
@@ -60,8 +60,8 @@ def adapters_of(run: Run) -> tuple[dict[str, Any], tuple[str, ...]]:
     if other := _other_method(run["model"].lower()):
         return other
     label, fields = _recipe(run)
-    fields.update(_stated_fields(run, said[lora.start() :] if lora else ""))
-    quantized = f"{run['quantization']} {said}"
+    fields.update(_stated_fields(run, text[lora.start() :] if lora else ""))
+    quantized = f"{run['quantization']} {text}"
     if method == "qlora" or (lora and lora.group(1)) or re.search(r"nf4|int4|4-bit", quantized):
         fields["frozen_dtype"] = "nf4"
     notes = [f"adapters of rank {fields['lora_rank']}: {label} where not stated"]
@@ -81,9 +81,9 @@ def _recipe(run: Run) -> tuple[str, dict[str, Any]]:
     return label, fields
 
 
-def _stated_fields(run: Run, said: str) -> dict[str, Any]:
-    """What the row states of its adapters; said: the text from where it names them."""
-    rank, dropout = _RANK.search(said), _DROPOUT.search(run.notes)
+def _stated_fields(run: Run, text: str) -> dict[str, Any]:
+    """What the row states of its adapters; text: its notes from where it names them."""
+    rank, dropout = _RANK.search(text), _DROPOUT.search(run.notes)
     stated = {
         "lora_rank": run.integer("lora_rank") or (rank and int(rank.group(1))),
         "lora_targets": _named_targets(run.notes),
@@ -94,7 +94,7 @@ def _stated_fields(run: Run, said: str) -> dict[str, Any]:
 
 def _named_targets(notes: str) -> tuple[str, ...]:
     """The matrices that the notes name, by Hugging Face's names."""
-    found = _TARGETS.search(notes.lower())
-    words = re.findall(r"\w+", found.group(1)) if found else []
-    named = (word if word.endswith("_proj") else f"{word}_proj" for word in words)
+    match = _TARGETS.search(notes.lower())
+    names = re.findall(r"\w+", match.group(1)) if match else []
+    named = (name if name.endswith("_proj") else f"{name}_proj" for name in names)
     return tuple(dict.fromkeys(name for name in named if name in _ALL))

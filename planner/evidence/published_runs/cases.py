@@ -48,8 +48,8 @@ COMPILED_LOSS_SINCE = 2025
 # Sequences of a rank where a row states neither its batch nor both factors of a micro-batch of all.
 UNSTATED_SEQUENCES = 8
 MICRO_BATCHES = (1, 2, 4, 8, 16)
-MOST_CHUNKS = 20
-MOST_VARIANTS = 5000
+MAX_CHUNKS = 20
+MAX_VARIANTS = 5000
 _OVERLAPS = (
     ("overlap_grad_reduce", "overlap_grad_reduce"),
     ("overlap_param_gather", "overlap_param_gather"),
@@ -111,27 +111,27 @@ def case_of(run: Run) -> Case:
         fixed["compile"] = True  # by torch.compile and nvFuser
     fixed.update(_loss(run, fixed))
     fixed.update(_redistributed(run, model.value, assumptions))
-    said = f"{run['schedule']} {run.notes}".lower()
-    overlaps = "dualpipe" in said or re.search(r"(a2a|ep|all-to-all|moe)[- _]overlap", said)
+    text = f"{run['schedule']} {run.notes}".lower()
+    overlaps = "dualpipe" in text or re.search(r"(a2a|ep|all-to-all|moe)[- _]overlap", text)
     overlaps = bool(overlaps) or fixed.get("overlap_ep", False)
     fixed["overlap_ep"] = overlaps and (run.integer("ep") or 1) > 1
-    fixed.update(_offload(run, said))
+    fixed.update(_offload(run, text))
     opened = list(degrees.opened)
-    found = islice(
+    plans = islice(
         _variants(run, model.value, training, fixed, degrees.options, opened, assumptions, recipe),
-        MOST_VARIANTS,
+        MAX_VARIANTS,
     )
     return Case(
-        run, model.value, cluster.value, training, tuple(found), tuple(dict.fromkeys(opened)),
+        run, model.value, cluster.value, training, tuple(plans), tuple(dict.fromkeys(opened)),
         memory_quantity(run), tuple(dict.fromkeys(assumptions)), software.guessed,
     )  # fmt: skip
 
 
-def _offload(run: Run, said: str) -> dict[str, bool]:
+def _offload(run: Run, text: str) -> dict[str, bool]:
     """What is in host memory, where the row says so."""
-    activations = re.search("host offload|offloaded remat", said) or "activations" in run["offload"]
-    there = {"offload_activations": activations, "offload_optimizer": "optimizer" in run["offload"]}
-    return {field: True for field, offloaded in there.items() if offloaded}
+    activations = re.search("host offload|offloaded remat", text) or "activations" in run["offload"]
+    parts = {"offload_activations": activations, "offload_optimizer": "optimizer" in run["offload"]}
+    return {field: True for field, offloaded in parts.items() if offloaded}
 
 
 def _dispatcher(run: Run) -> dict[str, str]:
@@ -147,11 +147,11 @@ def _loss(run: Run, fixed: dict[str, Any]) -> dict[str, Any]:
     Megatron's recipes since 2024 fuse it with Transformer Engine's kernel, which works in place.
     """
     if run.known("cross_entropy"):
-        said = run["cross_entropy"].lower()
+        stated = run["cross_entropy"].lower()
         able = RUNTIMES[fixed["runtime"]].autograd_loss > 0
-        if able and "liger" in said:
+        if able and "liger" in stated:
             return {"cross_entropy": "liger"}
-        chunked = able and re.search("chunk|linear|cut", said)
+        chunked = able and re.search("chunk|linear|cut", stated)
         return {"cross_entropy": "chunked" if chunked else "fused"}
     if fixed["runtime"].startswith("megatron") and "ce fusion" in run.notes.lower():
         return {"cross_entropy": "in_place"}
@@ -297,9 +297,9 @@ def _pipelines(run: Run, model: ModelSpec, pp: int, chunked: bool) -> list[dict[
     unclear = "not stated" in run["schedule"].lower() or not run.known("schedule")
     if pp > 1 and not vpp and (unclear or schedule == "interleaved-1f1b"):
         fewest = 1 if unclear and schedule == "1f1b" else 2
-        counts = range(fewest, MOST_CHUNKS + 1)
-        found = [v for v in counts if _whole_chunks(model, pp * v)] or [1]
-        return [{"schedule": _ONE_OR_MORE[v > 1], "vpp": v} for v in found]
+        counts = range(fewest, MAX_CHUNKS + 1)
+        chunks = [v for v in counts if _whole_chunks(model, pp * v)] or [1]
+        return [{"schedule": _ONE_OR_MORE[v > 1], "vpp": v} for v in chunks]
     return [{"schedule": schedule, "vpp": _chunks(schedule, vpp)}]
 
 
@@ -318,8 +318,8 @@ def _plan(
     schedule = SCHEDULES[values["schedule"]]
     count = max(training.global_batch_size // (values["dp"] * values["micro_batch_size"]), 1)
     # Interleaving has a closed form beyond whole rounds; of the others the order is the price.
-    if values["schedule"] != "interleaved-1f1b" and (why := schedule.allowed(pp, vpp, count)):
-        assumptions.append(f"priced as 1F1B: {why}")
+    if values["schedule"] != "interleaved-1f1b" and (reason := schedule.allowed(pp, vpp, count)):
+        assumptions.append(f"priced as 1F1B: {reason}")
         values, vpp = {**values, "schedule": "1f1b", "vpp": 1}, 1
         schedule = SCHEDULES["1f1b"]
     if pp * (vpp if schedule.placement != "two-way" else 1) > model.num_layers + 2:

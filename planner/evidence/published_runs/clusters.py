@@ -16,7 +16,7 @@ from cost_models.catalog.hardware import (
 from cost_models.catalog.hardware_entries import AcceleratorEntry, ClusterEntry
 from cost_models.spec import AcceleratorSpec, NetworkTier
 from planner.evidence.published_runs.interconnect import nic_bytes_per_s
-from planner.evidence.published_runs.models import Read
+from planner.evidence.published_runs.models import ReadValue
 from planner.evidence.published_runs.runs import Run
 
 # Spellings that mean one word; a rack ("NVL72") or a count in front is no part's name.
@@ -51,26 +51,26 @@ _SAME_LABEL, _OTHER_VARIANT = 1.12, 1.9
 
 
 @cache
-def accelerator_id(gpu: str) -> Read:
+def accelerator_id(gpu: str) -> ReadValue:
     """The catalog id of a GPU's printed name.  Raises ValueError where none shares its model."""
-    words = _words(gpu)
+    words = _name_words(gpu)
     best: tuple[float, str] | None = None
     for entry in accelerators():
         for alias in (entry.id, *entry.aliases, entry.spec.name):
-            own = _words(alias)
-            if not (model := _model_words(own)) or not model <= words:
+            alias_words = _name_words(alias)
+            if not (model := _model_words(alias_words)) or not model <= words:
                 continue
-            score = len(own & words) - 0.1 * len(own - words)
-            score -= 2.0 * len({kind for kind in _KINDS if kind in words} - own)
-            score -= 0.5 * (own & set(_KINDS) - words != set() and "sxm" not in own)
+            score = len(alias_words & words) - 0.1 * len(alias_words - words)
+            score -= 2.0 * len({kind for kind in _KINDS if kind in words} - alias_words)
+            score -= 0.5 * (alias_words & set(_KINDS) - words != set() and "sxm" not in alias_words)
             if best is None or score > best[0]:
                 best = score, entry.id
     if best is not None:
-        exact = words >= _words(best[1])
-        return Read(best[1], () if exact else (f"{_short(gpu)} taken as {best[1]}",))
-    for word, nearest in _NEAREST.items():
-        if word in words:
-            return Read(nearest, (f"{_short(gpu)} is not in the catalog: taken as {nearest}",))
+        exact = words >= _name_words(best[1])
+        return ReadValue(best[1], () if exact else (f"{_short(gpu)} taken as {best[1]}",))
+    for name, nearest in _NEAREST.items():
+        if name in words:
+            return ReadValue(nearest, (f"{_short(gpu)} is not in the catalog: taken as {nearest}",))
     if not words:
         raise ValueError("gpu is not stated")
     raise ValueError(f"gpu {gpu[:80]!r} is not in the catalog of accelerators")
@@ -81,23 +81,23 @@ def _short(text: str) -> str:
 
 
 @cache
-def _words(text: str) -> frozenset[str]:
+def _name_words(text: str) -> frozenset[str]:
     low = text.lower()
-    for pattern, word in _SPELLINGS:
-        low = re.sub(pattern, word, low)
+    for pattern, spelling in _SPELLINGS:
+        low = re.sub(pattern, spelling, low)
     return frozenset(re.findall(r"[a-z0-9]+", low))
 
 
-def _model_words(words: frozenset[str]) -> frozenset[str]:
+def _model_words(text: frozenset[str]) -> frozenset[str]:
     """The words that name the model: those with a digit in them, else a name of one word."""
-    named = {w for w in words if re.search(r"\d", w) and len(w) > 1 and not _NO_MODEL.fullmatch(w)}
-    return frozenset(named) or (words if len(words) == 1 else frozenset())
+    named = {w for w in text if re.search(r"\d", w) and len(w) > 1 and not _NO_MODEL.fullmatch(w)}
+    return frozenset(named) or (text if len(text) == 1 else frozenset())
 
 
 def devices_of(run: Run) -> int:
     """How many accelerators a run's configuration uses of those that its machine has; 0: all."""
-    found = _DEVICES.search(run.notes)
-    used = int(found[1]) if found else 0
+    match = _DEVICES.search(run.notes)
+    used = int(match[1]) if match else 0
     return used if used < (run.integer("n_gpus") or 0) else 0
 
 
@@ -121,12 +121,12 @@ def ranks_of(run: Run, entry: AcceleratorEntry | None = None) -> tuple[int, tupl
     return ranks, ()
 
 
-def cluster_for(run: Run) -> Read:
+def cluster_for(run: Run) -> ReadValue:
     """The ClusterSpec of a row.  Raises ValueError."""
-    found = accelerator_id(run["gpu"])
-    entry = accelerator_entry(found.value)
+    chip = accelerator_id(run["gpu"])
+    entry = accelerator_entry(chip.value)
     ranks, counted = ranks_of(run, entry)
-    assumptions = [*found.assumptions, *counted]
+    assumptions = [*chip.assumptions, *counted]
     nics_shared = _accelerators_of_a_node(run, entry, ranks, bool(counted), assumptions)
     per_node = min(nics_shared, ranks)
     if ranks % per_node:
@@ -136,35 +136,33 @@ def cluster_for(run: Run) -> Read:
     if ranks > per_node:
         rate = nic_bytes_per_s(run["interconnect"], nics_shared)
         network = _network(rate, entry.node.network, assumptions)
-    named = (c.link_bytes_per_s for c in clusters() if _named(c, run["interconnect"]))
+    named = (c.link_bytes_per_s for c in clusters() if _names_cluster(c, run["interconnect"]))
     link = next(named, None)
     if link is not None:
         assumptions.append(f"links of {link / 1e9:.0f} GB/s inside a node: the named cluster's")
     try:
         group = node_group(
-            found.value, ranks // per_node, per_node, network=network, link_bytes_per_s=link
+            chip.value, ranks // per_node, per_node, network=network, link_bytes_per_s=link
         )
     except ValueError:
         # A node that its part's links do not divide: each accelerator stands alone in the tiers.
-        group = node_group(found.value, ranks, 1, network=network)
-        assumptions.append(
-            f"nodes of {per_node} do not fit the links of {found.value}: taken apart"
-        )
+        group = node_group(chip.value, ranks, 1, network=network)
+        assumptions.append(f"nodes of {per_node} do not fit the links of {chip.value}: taken apart")
     accelerator, noted = _stated_memory(run["gpu"], group.accelerator)
     assumptions += noted
     group = group.model_copy(update={"accelerator": accelerator})
-    name = f"{group.nodes}x{group.accelerators_per_node}x{found.value}"
+    name = f"{group.nodes}x{group.accelerators_per_node}x{chip.value}"
     cluster = cluster_of(name, group)
-    if found.value.startswith("tpu"):
+    if chip.value.startswith("tpu"):
         cluster = cluster.model_copy(update={"reserved_bytes_per_accelerator": _TPU_RESERVED_BYTES})
         assumptions.append("nothing lost between buffers: XLA places them before it runs")
-    return Read(cluster, tuple(assumptions))
+    return ReadValue(cluster, tuple(assumptions))
 
 
 def _accelerators_of_a_node(
     run: Run, entry: AcceleratorEntry, ranks: int, counted: bool, assumptions: list[str]
 ) -> int:
-    """Of as many the row speaks, or the catalog; counted: whether ranks are no whole devices."""
+    """Accelerators of a node; counted: whether ranks are parts of devices."""
     typical, stated = entry.node.accelerators, run.integer("gpus_per_node")
     if not stated:
         assumptions.append(f"{typical} accelerators per node: not stated, typical")
@@ -190,20 +188,20 @@ def _network(
     return (nic.model_copy(update={"bandwidth_bytes_per_s": rate, "name": "network"}),)
 
 
-def _named(entry: ClusterEntry, text: str) -> bool:
+def _names_cluster(entry: ClusterEntry, text: str) -> bool:
     """Whether a row's interconnect names a cluster of the catalog."""
-    words = text.lower().replace(" ", "-")
-    return any(name in words for name in (entry.id, *entry.aliases) if "-" in name)
+    normalised = text.lower().replace(" ", "-")
+    return any(name in normalised for name in (entry.id, *entry.aliases) if "-" in name)
 
 
 def _stated_memory(gpu: str, part: AcceleratorSpec) -> tuple[AcceleratorSpec, list[str]]:
     """The part with the capacity its printed name has, where the catalog has no such variant."""
-    for word in _words(gpu):
-        if found := re.fullmatch(r"(\d+)gb", word):
-            stated = float(found.group(1)) * 2**30
+    for text in _name_words(gpu):
+        if match := re.fullmatch(r"(\d+)gb", text):
+            stated = float(match.group(1)) * 2**30
             ratio = stated / part.memory_bytes
             far = max(ratio, 1 / ratio) if ratio else math.inf
             if _SAME_LABEL < far < _OTHER_VARIANT or (far > _SAME_LABEL and "v100" in part.id):
                 changed = part.model_copy(update={"memory_bytes": stated})
-                return changed, [f"{found.group(1)} GB as printed, else as {part.id}"]
+                return changed, [f"{match.group(1)} GB as printed, else as {part.id}"]
     return part, []

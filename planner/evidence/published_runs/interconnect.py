@@ -46,7 +46,7 @@ _NUMBERED = re.compile(
     re.IGNORECASE,
 )
 _COUNTS = {"single": 1, "one": 1, "dual": 2, "two": 2, "quad": 4, "four": 4, "eight": 8}
-_MOST_TEXT = 500
+_MAX_TEXT = 500
 # Faster than any NIC: the rate of all of a node's.
 _FASTEST_NIC = 800
 # So slow beside eight accelerators that the node has only one such NIC.
@@ -55,17 +55,17 @@ _ONE_PER_NODE = 100
 
 def nic_bytes_per_s(text: str, per_node: int) -> float | None:
     """NIC bandwidth per accelerator and direction, bytes/s; None where none is stated."""
-    text = text[:_MOST_TEXT]
+    text = text[:_MAX_TEXT]
     for clause in re.split(r"[;,+|()]| and | with ", _INSIDE_RATE.sub(" ", text)):
         low = clause.lower()
         if re.search(_INSIDE, low) and not re.search(_OUTSIDE, low):
             continue
         if _EITHER.search(clause):
             return None
-        found = _rate(clause)
-        if found is None:
+        rate = _rate(clause)
+        if rate is None:
             continue
-        gbit, count = found
+        gbit, count = rate
         # The scope may stand in a clause of its own: "8x 200 Gb/s HDR (per node)".
         if _PER_RANK.search(low):
             return gbit * (count or 1) * _GBIT
@@ -106,4 +106,4 @@ def _rate(clause: str) -> tuple[float, int | None] | None:
 
 def _names_removed(clause: str) -> str:
     """Product names end in numbers that are no rates."""
-    return _NUMBERED.sub(lambda found: re.sub(r"\d", "", found.group(0)), clause)
+    return _NUMBERED.sub(lambda match: re.sub(r"\d", "", match.group(0)), clause)

@@ -30,11 +30,11 @@ _FALLBACK: dict[str, list[str]] = _TABLE["fallback"]
 def precision_of(run: Run, accelerator: AcceleratorSpec) -> tuple[str, list[str]]:
     """Precision of the matrix work, and what was assumed.  Raises ValueError."""
     stated = run["precision"].lower() if run.known("precision") else ""
-    found = next((name for words, name in _PRECISIONS if re.search(words, stated)), None)
-    if found is None and stated:
+    stated_name = next((name for pattern, name in _PRECISIONS if re.search(pattern, stated)), None)
+    if stated_name is None and stated:
         raise ValueError(f"precision {stated[:40]!r} is not modelled")
-    notes = [] if found and stated != "mixed" else ["bf16: precision not stated"]
-    precision = found or "bf16"
+    notes = [] if stated_name and stated != "mixed" else ["bf16: precision not stated"]
+    precision = stated_name or "bf16"
     if accelerator.peak_flop_per_s(precision) is None:
         known = [p for p in _FALLBACK[precision] if accelerator.peak_flop_per_s(p) is not None]
         if not known:
@@ -47,7 +47,7 @@ def precision_of(run: Run, accelerator: AcceleratorSpec) -> tuple[str, list[str]
 def recipe_of(run: Run) -> str:
     """How fp8 values are scaled: as the label or the notes say, else one current scale a tensor."""
     text = f"{run['precision']} ; {run.notes}".lower()
-    return next((name for words, name in _RECIPES if re.search(words, text)), "tensorwise")
+    return next((name for pattern, name in _RECIPES if re.search(pattern, text)), "tensorwise")
 
 
 def schedule_of(run: Run, pp: int, vpp: int | None) -> str:
@@ -57,7 +57,7 @@ def schedule_of(run: Run, pp: int, vpp: int | None) -> str:
     plain = "interleaved-1f1b" if chunks else "1f1b"
     if pp == 1 or ("not stated" in text and "or" in text):
         return plain
-    named = next((name for words, name in SCHEDULES if re.search(words, text)), plain)
+    named = next((name for pattern, name in SCHEDULES if re.search(pattern, text)), plain)
     return plain if named == "1f1b" else named
 
 
@@ -78,13 +78,13 @@ def recompute_of(run: Run, torch: bool, default: str | None = None) -> list[dict
         return [{"recompute": "selective", "recompute_modules": policy}]
     if named := _modules(text):
         return [{"recompute": "selective", "recompute_modules": named}]
-    if some := re.search(r"(\d+) (?:of \d+ )?layers|block[- =:(]+(\d+)", text):
-        count = max(int(some.group(1) or some.group(2)), 1)
+    if layers := re.search(r"(\d+) (?:of \d+ )?layers|block[- =:(]+(\d+)", text):
+        count = max(int(layers.group(1) or layers.group(2)), 1)
         return [{"recompute": "full", "recompute_method": "block", "recompute_num_layers": count}]
     if re.search("select|partial", text):
         # "... recomputes layernorm+moe_act; ...": what stands in brackets is some other runs'.
-        said = re.search(r"\brecomputes ([a-z_+, ]+)", notes)
-        named = _modules(said.group(1) if said else "")
+        match = re.search(r"\brecomputes ([a-z_+, ]+)", notes)
+        named = _modules(match.group(1) if match else "")
         return [{"recompute": "selective", "recompute_modules": named} if named else selective]
     every = r"full|^(1|yes|true|on|all|enabled|ac)$|block|uniform|checkpoint|every layer"
     if re.search(every, text) and not re.search(r"\bno\b|without|disabled", text):
@@ -102,8 +102,8 @@ def _any_recompute(run: Run, torch: bool, selective: dict[str, Any]) -> list[dic
 
 def _remat_policy(text: str) -> tuple[str, ...]:
     """The modules that a policy of JAX repeats; empty: it names none."""
-    found = (modules for words, modules in _REMAT_POLICIES if re.search(words, text))
-    return tuple(next(found, ()))
+    policies = (modules for pattern, modules in _REMAT_POLICIES if re.search(pattern, text))
+    return tuple(next(policies, ()))
 
 
 def _modules(text: str) -> tuple[str, ...]:

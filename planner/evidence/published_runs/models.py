@@ -27,7 +27,7 @@ _CUT = re.compile(r"\[[^\]]*\]|\([^)]*\)")
 
 
 @dataclass(frozen=True)
-class Read:
+class ReadValue:
     """What was read of a row, and what was assumed on the way."""
 
     value: Any
@@ -40,7 +40,7 @@ def _name(run: Run) -> str:
     return " ".join(_CUT.sub("", printed).split())[:200] or "model"
 
 
-def model_of(run: Run) -> Read:
+def model_of(run: Run) -> ReadValue:
     """The ModelSpec of a row.  Raises ValueError with what is missing or contradictory."""
     assumptions: list[str] = []
     name = _name(run)
@@ -72,7 +72,7 @@ def model_of(run: Run) -> Read:
     if run.is_layer:
         base["num_layers"] = 1
         base["moe"] = base.get("moe") and {**base["moe"], "num_dense_layers": 0, "layer_offset": 0}
-    return Read(_spec(name, base), tuple(assumptions))
+    return ReadValue(_spec(name, base), tuple(assumptions))
 
 
 # MaxText's model of scale 1 (configs/base.yml): widths double in turn, from heads and MLP over the
@@ -87,10 +87,10 @@ def _maxtext_scale(
     name: str, stated: dict[str, int | None], assumptions: list[str]
 ) -> dict[str, int | None]:
     """The dims that a model has which is named by MaxText's global_parameter_scale."""
-    found = re.search(r"maxtext-(\d+)b\b", name.lower())
-    if found is None or any(stated[field] for field in _MAXTEXT):
+    match = re.search(r"maxtext-(\d+)b\b", name.lower())
+    if match is None or any(stated[field] for field in _MAXTEXT):
         return stated
-    doublings = int(found.group(1)).bit_length() - 1
+    doublings = int(match.group(1)).bit_length() - 1
     assumptions.append(f"dims of global_parameter_scale {1 << doublings} (MaxText base.yml)")
     dims: dict[str, int | None] = {
         field: base << ((doublings + ahead) // 3) for field, (base, ahead) in _MAXTEXT.items()
@@ -116,9 +116,9 @@ def _spec(name: str, fields: Mapping[str, Any]) -> ModelSpec:
         return ModelSpec(name=name, **fields)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        said = first["msg"].removeprefix("Value error, ")
-        raise ValueError(f"no such model: {f'{place}: ' if place else ''}{said}") from None
+        location = ".".join(str(part) for part in first["loc"])
+        message = first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"no such model: {f'{location}: ' if location else ''}{message}") from None
 
 
 def _unstated_widths(run: Run, base: dict[str, Any], assumptions: list[str]) -> None:
@@ -164,7 +164,7 @@ def _known_keys() -> tuple[tuple[str, ModelSpec], ...]:
 
 def _widths_agree(spec: ModelSpec, stated: dict[str, int | None]) -> bool:
     pairs = ((spec.hidden_size, "hidden_size"), (spec.num_attention_heads, "num_attention_heads"))
-    return all(stated[field] in (None, own) for own, field in pairs)
+    return all(stated[field] in (None, value) for value, field in pairs)
 
 
 def _cut_depth(base: dict[str, Any], spec: dict[str, Any]) -> None:
@@ -179,8 +179,8 @@ def _cut_depth(base: dict[str, Any], spec: dict[str, Any]) -> None:
 def _family(name: str, run: Run) -> tuple[str, dict[str, Any]]:
     """The first family whose pattern the name has; sources are the families' own releases."""
     rows: list[dict[str, Any]] = _TABLE["families"]
-    found = next(row for row in rows if re.search(row["name"], name.lower()))
-    label, fields = found["label"], found["fields"]
+    match = next(row for row in rows if re.search(row["name"], name.lower()))
+    label, fields = match["label"], match["fields"]
     # Megatron-LM's functional tests of GPT leave its default of 0.1 (model_config.yaml).
     default = "functional_tests/test_cases/gpt/" in run["source"]
     if fields.get("hidden_dropout") and run.year >= 2024 and not default:
@@ -193,9 +193,9 @@ def _family(name: str, run: Run) -> tuple[str, dict[str, Any]]:
 def _arch(run: Run, base: dict[str, Any], assumptions: list[str]) -> None:
     """What the notes say of the architecture, in the table's own phrases."""
     notes = run.notes.lower()
-    found = re.search(r"head[_ ]dim(?:ension)? (\d+)", f"head_dim {run['head_dim']} ; {notes}")
-    if found and not base.get("mla"):
-        base["head_dim"] = int(found.group(1))
+    match = re.search(r"head[_ ]dim(?:ension)? (\d+)", f"head_dim {run['head_dim']} ; {notes}")
+    if match and not base.get("mla"):
+        base["head_dim"] = int(match.group(1))
     mla = re.search(r"mla \(q_lora (\d+|none), kv_lora (\d+), qk (\d+)\+(\d+), v (\d+)\)", notes)
     if mla:
         q, kv, nope, rope, v = mla.groups()
@@ -251,18 +251,18 @@ def _shared_expert(run: Run, width: int) -> dict[str, int]:
     """The shared experts, which count as one of their whole width."""
     if stated := run.integer("shared_ffn"):
         return {"shared_expert_ffn_hidden_size": stated}
-    found = re.search(r"(\d+) shared experts?(?: \((\d+)\))?", run.notes.lower())
-    if not found:
+    match = re.search(r"(\d+) shared experts?(?: \((\d+)\))?", run.notes.lower())
+    if not match:
         return {}
-    total = int(found.group(2)) if found.group(2) else int(found.group(1)) * width
+    total = int(match.group(2)) if match.group(2) else int(match.group(1)) * width
     return {"shared_expert_ffn_hidden_size": total}
 
 
 def _dense_layers(notes: str) -> int | None:
     """How many layers come before the experts; None where the notes do not say."""
     for pattern in (r"dense_layers=(\d+)", r"first (\d+) layers? dense"):
-        if found := re.search(pattern, notes):
-            return int(found.group(1))
+        if match := re.search(pattern, notes):
+            return int(match.group(1))
     if "first layer dense" in notes:
         return 1
     return 0 if "all layers moe" in notes else None

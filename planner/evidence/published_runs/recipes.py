@@ -29,8 +29,8 @@ class Recipe:
 
 def release_of(run: Run) -> str:
     """Year and month of the software's release, as the row says; else the middle of its year."""
-    found = _RELEASE.search(f"{run['stack']} {run['source']} {run.notes}".lower())
-    return found[1] if found else f"{run.year % 100}.05"
+    match = _RELEASE.search(f"{run['stack']} {run['source']} {run.notes}".lower())
+    return match[1] if match else f"{run.year % 100}.05"
 
 
 def recipe_for(run: Run) -> Recipe:

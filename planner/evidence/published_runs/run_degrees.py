@@ -48,12 +48,12 @@ def degrees_of(
     for tp, pp in pairs:
         if ranks % (tp * cp * pp):
             raise ValueError(f"tp {tp} x cp {cp} x pp {pp} does not divide {ranks} accelerators")
-        dp, whole = ranks // (tp * cp * pp), cp
+        dp, stated_cp = ranks // (tp * cp * pp), cp
         batch = training.global_batch_size
         if dp > batch and not dp % batch and not open_pairs:
             # Ranks without a sequence of their own can only have a part of one.
             cp, dp = cp * (dp // batch), batch
-            notes.append(f"cp {cp}, not {whole}: tp, cp and pp leave more ranks than sequences")
+            notes.append(f"cp {cp}, not {stated_cp}: tp, cp and pp leave more ranks than sequences")
         for ep, etp in _experts(run, model, tp, cp * dp, software, notes, opened):
             fixed: dict[str, Any] = {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "ep": ep, "etp": etp}
             fixed["sequence_parallel"] = _sequence_parallel(run, tp, software, notes)
@@ -62,21 +62,21 @@ def degrees_of(
             if cp > 1:
                 fixed.update(_context(run, software))
             options.append(fixed)
-    alone = options[0]
+    only = options[0]
     if not opened:
-        notes += _remarks(run, model, alone)
+        notes += _remarks(run, model, only)
     if all(option["dp"] > training.global_batch_size for option in options):
         batch = training.global_batch_size
-        raise ValueError(f"global_batch {batch} is below dp {alone['dp']}: ranks without work")
+        raise ValueError(f"global_batch {batch} is below dp {only['dp']}: ranks without work")
     return Degrees(tuple(options), tuple(dict.fromkeys(opened)), tuple(dict.fromkeys(notes)))
 
 
-def _remarks(run: Run, model: ModelSpec, alone: Mapping[str, Any]) -> Iterator[str]:
-    """Where the only arrangement is not what the row prints, or splits unevenly."""
-    if run.integer("dp") not in (None, 0, alone["dp"]):
-        yield f"dp {alone['dp']} = accelerators / (tp cp pp); the row prints {run['dp']}"
-    if model.num_attention_heads % alone["tp"]:
-        yield f"{model.num_attention_heads} heads over tp {alone['tp']}: in equal shares"
+def _remarks(run: Run, model: ModelSpec, degrees: Mapping[str, Any]) -> Iterator[str]:
+    """Notes where the only arrangement is not what the row prints, or splits unevenly."""
+    if run.integer("dp") not in (None, 0, degrees["dp"]):
+        yield f"dp {degrees['dp']} = accelerators / (tp cp pp); the row prints {run['dp']}"
+    if model.num_attention_heads % degrees["tp"]:
+        yield f"{model.num_attention_heads} heads over tp {degrees['tp']}: in equal shares"
 
 
 def _tensor_and_pipeline(
@@ -200,8 +200,8 @@ def _stated_ep(
 
 def _expert_tensor_degrees(run: Run, ep: int, tp: int, ranks: int) -> list[int]:
     """The etp that a row may mean."""
-    found = re.search(r"\betp ?[=:]? ?(\d+)", f"etp {run['etp']} ; {run.notes}".lower())
-    stated = int(found.group(1)) if found else None
+    match = re.search(r"\betp ?[=:]? ?(\d+)", f"etp {run['etp']} ; {run.notes}".lower())
+    stated = int(match.group(1)) if match else None
     if stated and (ranks % stated or ranks % (ep * stated)):
         raise ValueError(f"ep {ep} x etp {stated} does not divide tp x cp x dp = {ranks}")
     # Experts split over tensor ranks by default in Megatron-Core, and nowhere in the recipes that
@@ -252,15 +252,15 @@ def _zero(run: Run, software: Software, pp: int, moe: bool, notes: list[str]) ->
 
 def _keeps_gathered(run: Run, moe: bool) -> bool:
     """Whether the notes say so; "... false in MoE configurations" says nothing of a dense model."""
-    found = re.search(r"reshard_after_forward false( in moe)?", run.notes.lower())
-    return found is not None and (moe or found.group(1) is None)
+    match = re.search(r"reshard_after_forward false( in moe)?", run.notes.lower())
+    return match is not None and (moe or match.group(1) is None)
 
 
 def _shard_group(run: Run, ranks: int) -> dict[str, Any]:
     """Hybrid sharding, where the notes give the size of its groups."""
-    words = r"(?:dp[_-]?shard|[hf]sdp group(?:s of)?|shard group(?:s of)?)[ =]+(\d{1,6})\b"
-    found = re.search(words, run.notes.lower())
-    size = int(found.group(1)) if found else 0
+    pattern = r"(?:dp[_-]?shard|[hf]sdp group(?:s of)?|shard group(?:s of)?)[ =]+(\d{1,6})\b"
+    match = re.search(pattern, run.notes.lower())
+    size = int(match.group(1)) if match else 0
     return {"dp_shard": size} if 0 < size < ranks and ranks % size == 0 else {}
 
 

@@ -37,7 +37,7 @@ UNKNOWN = (
     "--", "nan", "null", "tbd",
 )  # fmt: skip
 YES, NO = ("yes", "true", "y", "on"), ("no", "false", "n", "off", "none")
-RECENT = 2024  # the year of a row that names none
+RECENT = 2024  # year of a row that names none
 # A time, a rate or an amount outside is a slip, and might overflow on the way.
 LEAST, MOST = 1e-9, 1e15
 MAX_ROWS = 100_000
@@ -117,9 +117,9 @@ class Run:
     @property
     def peak_bytes(self) -> float | None:
         """Bytes; the column is in GiB, but for sources whose notes say that it is in GB."""
-        found = self.decimal("peak_memory_gib_measured")
+        peak = self.decimal("peak_memory_gib_measured")
         unit = 1e9 if "divide by 1.0737 for gib" in self.notes.lower() else 2.0**30
-        return None if found is None else found * unit
+        return None if peak is None else peak * unit
 
 
 def read_runs(path: Path) -> tuple[Run, ...]:

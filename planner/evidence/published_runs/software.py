@@ -44,9 +44,9 @@ _TABLE = table(__package__ or "", "software.json")
 
 def _software(row: dict[str, Any]) -> Software:
     """A row of software.json; is: what it shares with others."""
-    plan = reduce(or_, (_TABLE["shared"][one] for one in row["is"]), row["plan"])
-    own = {one.name: row[one.name] for one in fields(Software) if one.name in row}
-    return Software(**own | {"plan": plan})
+    plan = reduce(or_, (_TABLE["shared"][part] for part in row["is"]), row["plan"])
+    values = {part.name: row[part.name] for part in fields(Software) if part.name in row}
+    return Software(**values | {"plan": plan})
 
 
 # The last row is what nobody listed.
@@ -76,13 +76,13 @@ def software_of(run: Run) -> tuple[Software, tuple[str, ...]]:
         for known in SOFTWARE
         if name and run.year >= known.since and re.search(known.pattern, name)
     )
-    found = next(matching, _UNKNOWN)
-    if found.plan["runtime"] == "megatron" and run.year <= max(_EARLY):
-        found = _EARLY[max(run.year, min(_EARLY))]
-    elif found is _UNKNOWN:
-        said = run["stack"][:60] or "not stated"
-        return found, (f"software: {said}, taken as eager PyTorch with nothing overlapped",)
-    return found, (f"software: {found.label}",)
+    software = next(matching, _UNKNOWN)
+    if software.plan["runtime"] == "megatron" and run.year <= max(_EARLY):
+        software = _EARLY[max(run.year, min(_EARLY))]
+    elif software is _UNKNOWN:
+        stack = run["stack"][:60] or "not stated"
+        return software, (f"software: {stack}, taken as eager PyTorch with nothing overlapped",)
+    return software, (f"software: {software.label}",)
 
 
 def attention_kernel(run: Run, software: Software) -> str:
@@ -90,8 +90,8 @@ def attention_kernel(run: Run, software: Software) -> str:
     stated = run["attention_kernel"].lower()
     year, flag = run.year, run.flag("flash_attention")
 
-    def says(*words: str) -> bool:
-        return any(word in stated for word in words)
+    def says(*names: str) -> bool:
+        return any(name in stated for name in names)
 
     if says("unfused", "eager", "naive", "math", "none"):
         return "unfused"

@@ -33,9 +33,9 @@ def asker() -> Asker:
 
 
 @contextmanager
-def asked_by(one: Asker) -> Iterator[None]:
+def asked_by(who: Asker) -> Iterator[None]:
     """What runs inside is asked by them."""
-    token = _asker.set(one)
+    token = _asker.set(who)
     try:
         yield
     finally:

@@ -32,13 +32,13 @@ class SiteCostModel(CostModel):
 
     def evaluate(self, plans: Plans, all_stages: bool = False) -> Estimates:
         """The estimates of the cost model, with the site's times."""
-        found = super().evaluate(plans, all_stages)
+        estimates = super().evaluate(plans, all_stages)
         if not self.site.runs:
-            return found
-        factor = np.exp(self._ln(plans, found))
-        parts = {name: value * factor for name, value in found.time_parts_s.items()}
-        seconds = found.iteration_time_s * factor
-        return replace(found, iteration_time_s=seconds, time_parts_s=parts, corrected=factor)
+            return estimates
+        factor = np.exp(self._ln(plans, estimates))
+        parts = {name: value * factor for name, value in estimates.time_parts_s.items()}
+        seconds = estimates.iteration_time_s * factor
+        return replace(estimates, iteration_time_s=seconds, time_parts_s=parts, corrected=factor)
 
     def _ln(self, plans: Plans, estimates: Estimates) -> NDArray[np.float64]:
         """ln(time at the site / time estimated without it) of plans; shape (plans,)."""
@@ -53,16 +53,16 @@ class SiteCostModel(CostModel):
             for values in (plans.runtime, plans.offload_optimizer | plans.offload_activations)
         )
         for code, offload in {*zip(codes.tolist(), offloads.tolist(), strict=True)}:
-            alike = (codes == code) & (offloads == offload)
-            first = int(np.argmax(alike))
+            group = (codes == code) & (offloads == offload)
+            first = int(np.argmax(group))
             of_first = {
-                name: float(np.broadcast_to(own, seconds.shape)[first])
-                for name, own in parts.items()
+                name: float(np.broadcast_to(values, seconds.shape)[first])
+                for name, values in parts.items()
             }
             features = error_features(
                 context.model, cluster, context.training, plans.row(first), of_first,
                 self.site.source, context.profile,
             )  # fmt: skip
             errors, rest = self.site.belief.correction(features)
-            ln = np.where(alike, rows @ errors + rest, ln)
+            ln = np.where(group, rows @ errors + rest, ln)
         return ln

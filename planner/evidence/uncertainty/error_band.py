@@ -57,30 +57,30 @@ def band(seconds: float, features: ErrorFeatures, site: Site | None = None) -> B
 
     seconds: as answered; at a site, with the correction of its runs.
     """
-    found = interval(features, site)
-    low, high = (exp(bound - found.mean) for bound in found.bounds(float(COVERED)))
+    mixture = interval(features, site)
+    low, high = (exp(bound - mixture.mean) for bound in mixture.bounds(float(COVERED)))
     _, accelerator, runtime, *_ = features.groups
-    runs, sources = _published()
-    alike = sources_alike(features)
+    runs, sources = _published_counts()
+    count = sources_alike(features)
     kind = "mixture of experts" if features.experts else "dense"
-    own = len(site.runs) if site is not None else 0
+    site_runs = len(site.runs) if site is not None else 0
     basis = f"{COVERED}% interval"
-    if site is not None and own:
-        basis = f"{COVERED}% interval from {own} runs of site {site.name}"
-    one = "source" if alike <= 1 else "sources"
+    if site is not None and site_runs:
+        basis = f"{COVERED}% interval from {site_runs} runs of site {site.name}"
+    noun = "source" if count <= 1 else "sources"
     stack = stack_of(runtime)
     software = runtime if stack == runtime else f"{stack}-based"
-    basis += f"; {alike or 'no'} {one} like it ({kind}, {accelerator}, {software})"
+    basis += f"; {count or 'no'} {noun} like it ({kind}, {accelerator}, {software})"
     there = runs[accelerator]
     if not there:
         basis += f"; no run on {accelerator}"
     basis += "".join(f"; wider: {DOUBTS[doubt]}" for doubt in features.doubts)
-    basis += f"; main uncertainty: {FACTORS[found.main]}"
-    return Band(seconds * low, seconds * high, runs.total() + own, sources, there, basis)
+    basis += f"; main uncertainty: {FACTORS[mixture.main]}"
+    return Band(seconds * low, seconds * high, runs.total() + site_runs, sources, there, basis)
 
 
 @cache
-def _published() -> tuple[Counter[str], int]:
+def _published_counts() -> tuple[Counter[str], int]:
     """The published runs by accelerator, and the number of their sources."""
     known = [run for run in scored_runs() if run.intervals_s]
     return Counter(run.accelerator for run in known), len({run.source for run in known})

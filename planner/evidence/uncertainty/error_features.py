@@ -107,8 +107,8 @@ def doubts_of(
 
     other_method: whether parts are frozen or offloaded.  guessed: doubts that the caller has.
     """
-    found = {"kernels": profile.kind in UNMEASURED, "method": other_method}
-    return tuple(name for name in DOUBTS if found.get(name) or name in guessed)
+    doubts = {"kernels": profile.kind in UNMEASURED, "method": other_method}
+    return tuple(name for name in DOUBTS if doubts.get(name) or name in guessed)
 
 
 def groups_of(
@@ -134,8 +134,8 @@ def shares_of(
     # A bubble is time in which the kernels and communication of layers run on other ranks.
     kernels = share["forward"] + share["backward"] + share["recompute"]
     layers = kernels + share["tp_comm"] + share["cp_comm"] + share["ep_comm"]
-    some = layers > 0
-    more = 1.0 + np.where(some, share["bubble"] / np.where(some, layers, 1.0), 0.0)
+    has_layers = layers > 0
+    more = 1.0 + np.where(has_layers, share["bubble"] / np.where(has_layers, layers, 1.0), 0.0)
     kernels = kernels * more
     shares = {
         "compute": kernels,
@@ -149,7 +149,7 @@ def shares_of(
         "dp": share["dp_comm"] + share["stragglers"],
         "optimizer": share["optimizer"] + share["offload"],
     }
-    found = [shares[name] for name in FACTORS]
-    if not any(np.ndim(share) for share in found):  # of one plan
-        return np.array(found)
-    return np.stack(np.broadcast_arrays(*found), axis=-1)
+    columns = [shares[name] for name in FACTORS]
+    if not any(np.ndim(share) for share in columns):  # of one plan
+        return np.array(columns)
+    return np.stack(np.broadcast_arrays(*columns), axis=-1)

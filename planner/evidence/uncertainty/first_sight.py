@@ -46,7 +46,7 @@ SHARED = ("experts", "accelerator", "precision", "model")
 FIXED_S = 0.1
 USUAL_ACCELERATORS, USUAL_HIDDEN_SIZE = 8, 8192
 # Sources alike (accelerator, stack, kind of model) beyond these narrow an interval no further.
-MOST_ALIKE = 7
+MAX_ALIKE = 7
 # The chance that a run is an outlier, and the deviation of ln that it then has besides.
 OUTLIERS, OUTLIER_DEVIATION = 0.08, 1.0
 _ROUNDS = 3
@@ -72,26 +72,26 @@ class Prior:
 
     @cached_property
     def variances(self) -> Array:
-        """Of the linear errors; shape (LINEAR,)."""
+        """Variances of the linear errors; shape (LINEAR,)."""
         return np.square([self.linear[name] for name in LINEAR])
 
     @cached_property
     def components(self) -> tuple[Array, Array, Array, Array]:
         """Variances of site, model and noise, and the ln of the weight, of each combination."""
-        found = [
+        rows = [
             (site**2, model**2, (noise * self.noise) ** 2, log(first * second * third))
             for site, first in self.site.items()
             for model, second in self.model.items()
             for noise, third in self.noise_scales.items()
         ]
-        site, model, noise, weight = np.array(found).T
+        site, model, noise, weight = np.array(rows).T
         return site, model, noise, weight
 
     def scale(self, of: ErrorFeatures) -> float:
         """How many times as wide an estimate is as one without doubts and sources alike."""
         sources = sources_alike(of) if of.sources_alike is None else of.sources_alike
         ln = sum(self.doubts[doubt] for doubt in of.doubts)
-        return exp(ln - self.alike * log2(1 + min(sources, MOST_ALIKE)))
+        return exp(ln - self.alike * log2(1 + min(sources, MAX_ALIKE)))
 
 
 def linear(shares: Array, seconds: Array | float, accelerators: int, hidden_size: int) -> Array:
@@ -102,13 +102,13 @@ def linear(shares: Array, seconds: Array | float, accelerators: int, hidden_size
     nodes = log2(max(accelerators / USUAL_ACCELERATORS, 1.0)) / 8.0
     width = log2(hidden_size / USUAL_HIDDEN_SIZE) / 4.0
     time_s: Array = np.asarray(seconds, dtype=np.float64)
-    one = np.ones_like(time_s)
-    rest = [np.minimum(FIXED_S / time_s, 1.0), nodes * one, width * one]
-    return np.concatenate([one[..., None], shares, np.stack(rest, axis=-1)], axis=-1)
+    ones = np.ones_like(time_s)
+    rest = [np.minimum(FIXED_S / time_s, 1.0), nodes * ones, width * ones]
+    return np.concatenate([ones[..., None], shares, np.stack(rest, axis=-1)], axis=-1)
 
 
 def linear_of(of: ErrorFeatures) -> Array:
-    """The same of one estimate; shape (LINEAR,)."""
+    """The regressors of one estimate; shape (LINEAR,)."""
     return linear(np.array(of.shares), of.seconds, of.accelerators, of.hidden_size)
 
 
@@ -128,18 +128,18 @@ def stack_of(runtime: str) -> str:
 def sources_alike(of: ErrorFeatures) -> int:
     """Other sources with published runs of its accelerator, stack and kind of model."""
     _, accelerator, runtime, source, _ = of.groups
-    found = _sources().get((accelerator, stack_of(runtime), of.experts), frozenset())
-    return len(found - {source})
+    sources = _sources().get((accelerator, stack_of(runtime), of.experts), frozenset())
+    return len(sources - {source})
 
 
 @cache
 def _sources() -> Mapping[tuple[str, str, bool], frozenset[str]]:
-    found: dict[tuple[str, str, bool], set[str]] = {}
+    by_kind: dict[tuple[str, str, bool], set[str]] = {}
     for run in scored_runs():
         if run.intervals_s and not run.stack_guessed:
             kind = (run.accelerator, stack_of(run.runtime), run.experts)
-            found.setdefault(kind, set()).add(run.source)
-    return {kind: frozenset(sources) for kind, sources in found.items()}
+            by_kind.setdefault(kind, set()).add(run.source)
+    return {kind: frozenset(sources) for kind, sources in by_kind.items()}
 
 
 class Rows(NamedTuple):
@@ -155,9 +155,9 @@ class Rows(NamedTuple):
 
 def rows_of(prior: Prior, features: Sequence[ErrorFeatures]) -> Rows:
     """The rows of several estimates or runs."""
-    scales = np.array([prior.scale(one) for one in features])
-    linear = scales[:, None] * np.array([linear_of(one) for one in features])
-    return Rows(linear, scales, np.array([kinds_of(one) for one in features]))
+    scales = np.array([prior.scale(f) for f in features])
+    linear = scales[:, None] * np.array([linear_of(f) for f in features])
+    return Rows(linear, scales, np.array([kinds_of(f) for f in features]))
 
 
 class _Seen(NamedTuple):
@@ -180,21 +180,21 @@ class Belief:
 
     def __init__(self, prior: Prior, runs: Sequence[SeenRun] = ()) -> None:
         self.prior = prior
-        self._seen = _seen(prior, runs) if runs else None
+        self._seen = _conditioned(prior, runs) if runs else None
 
     def mixture(self, of: ErrorFeatures) -> Mixture:
         """ln(measured / estimated) of an estimate at the site."""
         prior, seen = self.prior, self._seen
         site, model, noise, weight = prior.components
         scale = prior.scale(of)
-        own, kinds = scale * linear_of(of), kinds_of(of)
-        by_linear = prior.variances * own**2
+        row, kinds = scale * linear_of(of), kinds_of(of)
+        by_linear = prior.variances * row**2
         *shared, of_model = (prior.shared[name] ** 2 * scale**2 for name in SHARED)
         known = sum(size for size, kind in zip(shared, kinds, strict=False) if kind)
         variance = site * (by_linear.sum() + known) + model * of_model
         weights, means = np.exp(weight), np.zeros(len(weight))
         if seen is not None:
-            across = _across(prior, seen, own, scale, kinds)
+            across = _run_covariance(prior, seen, row, scale, kinds)
             weights, means = seen.weights, np.einsum("cn,cn->c", across, seen.weighted)
             variance = variance - np.einsum("cn,cnm,cm->c", across, seen.inverse, across)
         total = float(weights @ site)
@@ -267,9 +267,11 @@ class Belief:
             own = np.diagonal(covariance, axis1=1, axis2=2) + noise[:, None]
             taken = weights @ (np.square(covariance).sum(axis=1) / own)
             taken[chosen] = -1.0
-            chosen.append(one := int(taken.argmax()))
-            column = covariance[:, :, one]
-            covariance = covariance - column[:, :, None] * (column / own[:, one, None])[:, None, :]
+            chosen.append(index := int(taken.argmax()))
+            column = covariance[:, :, index]
+            covariance = (
+                covariance - column[:, :, None] * (column / own[:, index, None])[:, None, :]
+            )
         left = float(weights @ np.trace(covariance, axis1=1, axis2=2))
         return chosen, left / before
 
@@ -279,13 +281,13 @@ class Belief:
         if seen is None:
             return ()
         _, _, noise, _ = self.prior.components
-        own = np.diagonal(seen.inverse, axis1=1, axis2=2)  # (C, n)
-        missed = seen.weighted / own
+        precision = np.diagonal(seen.inverse, axis1=1, axis2=2)  # (C, n)
+        missed = seen.weighted / precision
         # Its own run weighed the components too.
-        ln = np.log(seen.weights)[:, None] + 0.5 * (missed**2 * own - np.log(own))
+        ln = np.log(seen.weights)[:, None] + 0.5 * (missed**2 * precision - np.log(precision))
         weights = np.exp(ln - ln.max(axis=0))
         weights /= weights.sum(axis=0)
-        variance = 1.0 / own - seen.noise + noise[:, None]
+        variance = 1.0 / precision - seen.noise + noise[:, None]
         return tuple(
             Mixture(
                 weights[:, i],
@@ -297,45 +299,47 @@ class Belief:
         )
 
 
-def _seen(prior: Prior, runs: Sequence[SeenRun]) -> _Seen:
+def _conditioned(prior: Prior, runs: Sequence[SeenRun]) -> _Seen:
     """The runs under each component, outliers with more noise."""
     site, model, noise, weight = prior.components
     ln = np.array([run.ln for run in runs])
-    several = rows_of(prior, [run.features for run in runs])
-    by_site, by_model = _shared(prior, several, several.scales, several.kinds)
-    by_site = (several.linear * prior.variances) @ several.linear.T + by_site
+    rows = rows_of(prior, [run.features for run in runs])
+    by_site, by_model = _shared(prior, rows, rows.scales, rows.kinds)
+    by_site = (rows.linear * prior.variances) @ rows.linear.T + by_site
     shared = site[:, None, None] * by_site + model[:, None, None] * by_model
-    own = np.repeat(noise[:, None], len(ln), axis=1)
-    usual, outlying, count = noise[:, None], np.zeros_like(own), np.arange(len(ln))
+    noises = np.repeat(noise[:, None], len(ln), axis=1)
+    usual, outlying, count = noise[:, None], np.zeros_like(noises), np.arange(len(ln))
     for step in range(_ROUNDS + 1):
-        whole = shared.copy()
-        whole[:, count, count] += own
-        inverse = np.asarray(np.linalg.inv(whole), dtype=np.float64)
+        covariance = shared.copy()
+        covariance[:, count, count] += noises
+        inverse = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
         weighted = inverse @ ln
         if step < _ROUNDS:
             precision = np.diagonal(inverse, axis1=1, axis2=2)
-            outlying = _chance_outlying(weighted / precision, 1.0 / precision - own + usual)
-            own = 1.0 / ((1.0 - outlying) / usual + outlying / (usual + OUTLIER_DEVIATION**2))
-    _, size = np.linalg.slogdet(whole)
+            outlying = _chance_outlying(weighted / precision, 1.0 / precision - noises + usual)
+            noises = 1.0 / ((1.0 - outlying) / usual + outlying / (usual + OUTLIER_DEVIATION**2))
+    _, size = np.linalg.slogdet(covariance)
     chance = outlying * log(OUTLIERS) + (1.0 - outlying) * log(1.0 - OUTLIERS)
     evidence = weight - 0.5 * (weighted @ ln + size) + chance.sum(axis=1)
     weights = np.exp(evidence - evidence.max())
-    return _Seen(several, ln, inverse, weighted, own, weights / weights.sum())
+    return _Seen(rows, ln, inverse, weighted, noises, weights / weights.sum())
 
 
 def _chance_outlying(missed: Array, variance: Array) -> Array:
     """The chance that a run is an outlier, by how far it lies from what the others tell of it."""
     wide = variance + OUTLIER_DEVIATION**2
-    usual = log(OUTLIERS / (1.0 - OUTLIERS))
-    ln = usual + 0.5 * (missed**2 * (1.0 / variance - 1.0 / wide) + np.log(variance / wide))
+    log_odds = log(OUTLIERS / (1.0 - OUTLIERS))
+    ln = log_odds + 0.5 * (missed**2 * (1.0 / variance - 1.0 / wide) + np.log(variance / wide))
     return np.asarray(1.0 / (1.0 + np.exp(-np.clip(ln, -50.0, 50.0))))
 
 
-def _across(prior: Prior, seen: _Seen, own: Array, scale: float, kinds: tuple[str, ...]) -> Array:
+def _run_covariance(
+    prior: Prior, seen: _Seen, row: Array, scale: float, kinds: tuple[str, ...]
+) -> Array:
     """Covariance of an estimate with the site's runs, under each component; (C, n)."""
     site, model, _, _ = prior.components
     by_site, by_model = _shared_of_one(prior, seen.runs, scale, kinds)
-    by_site = by_site + seen.runs.linear @ (prior.variances * own)
+    by_site = by_site + seen.runs.linear @ (prior.variances * row)
     return site[:, None] * by_site + model[:, None] * by_model
 
 
@@ -343,10 +347,10 @@ def _shared(
     prior: Prior, runs: Rows, scales: Array, kinds: NDArray[np.str_]
 ) -> tuple[Array, Array]:
     """What m estimates share with each of n runs: by the site, and by their models; (m, n)."""
-    own = kinds[:, None]
+    rows = kinds[:, None]
     sizes = np.square([prior.shared[name] for name in SHARED])
     scale = scales[:, None] * runs.scales
-    both = ((own != "") & (own == runs.kinds)) * sizes * scale[..., None]
+    both = ((rows != "") & (rows == runs.kinds)) * sizes * scale[..., None]
     return both[..., :-1].sum(axis=-1), both[..., -1]
 
 

@@ -58,7 +58,7 @@ class GenerationBelief:
 
     @property
     def factor(self) -> float:
-        """By how much the modelled time is multiplied."""
+        """The factor by which the modelled time is multiplied."""
         return exp(self.mean)
 
     @property
@@ -71,5 +71,5 @@ def generation_belief(steps: Sequence[LearnedStep]) -> GenerationBelief:
     """What the steps of a site say: a normal effect of the site, and of every step there."""
     of_site, within, count = AT_FIRST_SIGHT**2 - WITHIN**2, WITHIN**2, len(steps)
     known = within + count * of_site
-    mean = of_site * sum(one.ln for one in steps) / known
+    mean = of_site * sum(step.ln for step in steps) / known
     return GenerationBelief(mean, sqrt(of_site * within / known + within), count)

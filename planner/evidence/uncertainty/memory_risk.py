@@ -62,9 +62,9 @@ class Peaks:
         """
         if not measured:
             return self
-        apart = np.array([ln - self._middle(runtime) for runtime, ln in measured])
-        common, n = float(np.median(apart)), len(measured)
-        scatter = float(np.square(apart - common).sum())
+        errors = np.array([ln - self._middle(runtime) for runtime, ln in measured])
+        common, n = float(np.median(errors)), len(measured)
+        scatter = float(np.square(errors - common).sum())
         noise = (_USUAL_RUNS * self.of_noise**2 + scatter) / (_USUAL_RUNS + n - 1)
         shared = self.of_sources**2
         believed = shared / (shared + noise / n)
@@ -135,8 +135,8 @@ def room(capacity_bytes: float, risk: float, known: Peaks | None = None) -> Room
     capacity, which is the limit at a risk of 1.
     """
     known = known or peaks()
-    most = known.most_bytes if risk < 1.0 else lambda _, capacity, __: capacity
-    limits = [most(name, capacity_bytes, risk) for name in RUNTIMES]
+    limit = known.most_bytes if risk < 1.0 else lambda _, capacity, __: capacity
+    limits = [limit(name, capacity_bytes, risk) for name in RUNTIMES]
     return Room(np.minimum(limits, float(capacity_bytes)))
 
 

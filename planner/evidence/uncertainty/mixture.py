@@ -51,12 +51,12 @@ class Mixture:
         return self._quantile(outside), self._quantile(1.0 - outside)
 
     def _quantile(self, share: float) -> float:
-        """By Newton's steps, which bisect where they would leave what is known to hold it."""
+        """The quantile by Newton's steps, which bisect where they would leave its bracket."""
         # Components that differ in nothing, as those of the model's scale where it has no name.
         same: dict[tuple[float, float], float] = {}
         columns = (self.weights.tolist(), self.means.tolist(), self.deviations.tolist())
-        for weight, *place in zip(*columns, strict=True):
-            same[tuple(place)] = same.get(tuple(place), 0.0) + weight
+        for weight, *component in zip(*columns, strict=True):
+            same[tuple(component)] = same.get(tuple(component), 0.0) + weight
         reach = 8.0 * float(self.deviations.max())
         low, high = float(self.means.min()) - reach, float(self.means.max()) + reach
         at = self.mean

@@ -27,8 +27,8 @@ from planner.evidence.uncertainty.site import Site
 
 __all__ = ["Evidence", "evidence"]
 
-MOST_RUNS = 3
-_SORTED = 64  # runs that are sorted by their distance, as a rule
+MAX_RUNS = 3
+_SORTED_RUNS = 64  # runs that are sorted by their distance, as a rule
 # The distance between two runs for a difference in a kind, and for each factor of two between their
 # sizes (a judgement: properties that decide the kernels and the links weigh most).
 KINDS = {
@@ -46,15 +46,15 @@ class _Table:
     """The runs behind intervals, as arrays for fast comparison.
 
     sizes: log2 of the sizes times their weights, shape (sizes, runs).  weights: those of SIZES.
-    kinds: by name and value, the distance to each run (0 for runs with that value).  held: the runs
-    by accelerator and runtime.
+    kinds: by name and value, the distance to each run (0 for runs with that value).
+    by_accelerator: the runs by accelerator and runtime.
     """
 
     runs: tuple[ScoredRun, ...]
     sizes: Array
     weights: Array
     kinds: dict[str, dict[str | bool, Array]]
-    held: dict[str, dict[str, list[ScoredRun]]]
+    by_accelerator: dict[str, dict[str, list[ScoredRun]]]
 
 
 @cache
@@ -72,11 +72,11 @@ def _table() -> _Table:
     for name, weight in KINDS.items():
         values = np.array([getattr(run, name) for run in runs])
         kinds[name] = {value: weight * (values != value) for value in np.unique(values).tolist()}
-    held: dict[str, dict[str, list[ScoredRun]]] = {}
+    by_chip: dict[str, dict[str, list[ScoredRun]]] = {}
     for run in runs:
-        held.setdefault(run.accelerator, {}).setdefault(run.runtime, []).append(run)
+        by_chip.setdefault(run.accelerator, {}).setdefault(run.runtime, []).append(run)
     sizes = weights[:, None] * np.log2(list(columns.values()))
-    return _Table(runs, sizes, weights, kinds, held)
+    return _Table(runs, sizes, weights, kinds, by_chip)
 
 
 def evidence(
@@ -107,42 +107,43 @@ def evidence(
         "recompute": plan.recompute,
     }
     nearest = _nearest(kinds, sizes)
-    own = _table().held.get(chip.id, {})
-    how = training.freezes, training.precision in NARROW
-    same, alike = (_held(chip.id, plan.runtime, *how, kind) for kind in (None, experts))
-    learned = 0 if site is None else _learned_count(site, chip.id, plan.runtime)
-    ground: Ground = "measured" if same.number or learned else "extrapolated" if own else "unseen"
+    known = _table().by_accelerator.get(chip.id, {})
+    method = training.freezes, training.precision in NARROW
+    same, of_kind = (_run_count(chip.id, plan.runtime, *method, kind) for kind in (None, experts))
+    of_site = () if site is None else site.runs
+    learned = sum(run.groups[1:3] == (chip.id, plan.runtime) for run in of_site)
+    ground: Ground = "measured" if same.number or learned else "extrapolated" if known else "unseen"
     if ground == "measured":
-        where = f"{chip.name} with {_stack(plan.runtime)}{_how(*how)}"
-        text, detail = _measured(where, same, alike, experts)
+        setting = f"{chip.name} with {_stack(plan.runtime)}{_method_text(*method)}"
+        text, detail = _measured_text(setting, same, of_kind, experts)
     elif ground == "extrapolated":
-        text, detail = _extrapolated(chip.name, plan.runtime, own, *how)
+        text, detail = _extrapolated(chip.name, plan.runtime, known, *method)
     else:
         text, detail = _accelerators_used(chip, nearest)
     own_runs = f"; {learned} of site {site.name}" if site is not None and learned else ""
     return Evidence(
-        ground=ground, text=text + own_runs, detail=detail + own_runs, alike=alike.number,
+        ground=ground, text=text + own_runs, detail=detail + own_runs, alike=of_kind.number,
         nearest=nearest, record=record(model, cluster, training, plan),
     )  # fmt: skip
 
 
-class _Held(NamedTuple):
+class _Count(NamedTuple):
     """A number of runs as text."""
 
     number: int
-    said: str
+    text: str
 
 
 @lru_cache(maxsize=1024)
-def _held(
+def _run_count(
     accelerator: str, runtime: str, adapters: bool, narrow: bool, experts: bool | None
-) -> _Held:
+) -> _Count:
     """The runs of a runtime on an accelerator, by method and class of precision.
 
     Without those of stacks that are only taken as that runtime.  experts: with or without them,
     None: all.
     """
-    same = _table().held.get(accelerator, {}).get(runtime, [])
+    same = _table().by_accelerator.get(accelerator, {}).get(runtime, [])
     runs = [
         run
         for run in same
@@ -151,32 +152,32 @@ def _held(
         and (run.precision in NARROW) == narrow
         and experts in (None, run.experts)
     ]
-    return _Held(len(runs), _runs(runs))
+    return _Count(len(runs), _runs(runs))
 
 
 # Each of these three returns Evidence.text and Evidence.detail.
-def _measured(where: str, same: _Held, alike: _Held, experts: bool) -> tuple[str, str]:
+def _measured_text(setting: str, same: _Count, of_kind: _Count, experts: bool) -> tuple[str, str]:
     """Which runs have both the accelerator and the runtime."""
     other = "dense" if experts else "mixtures of experts"
-    if alike.number:
-        runs = f": {alike.said}" + (", mixtures of experts" * experts)
+    if of_kind.number:
+        runs = f": {of_kind.text}" + (", mixtures of experts" * experts)
     else:
-        runs = f", but only {other}: {same.said}" if same.number else ""
-    return f"measured on {where}{runs}", f"on {where}{runs}"
+        runs = f", but only {other}: {same.text}" if same.number else ""
+    return f"measured on {setting}{runs}", f"on {setting}{runs}"
 
 
 def _extrapolated(
-    name: str, runtime: str, own: dict[str, list[ScoredRun]], adapters: bool, narrow: bool
+    name: str, runtime: str, by_runtime: dict[str, list[ScoredRun]], adapters: bool, narrow: bool
 ) -> tuple[str, str]:
     """Sentences on the runs of the accelerator and of the runtime."""
-    most = sorted(own, key=lambda other: (other != runtime, -len(own[other])))
-    differs = _how(adapters, narrow) if runtime in own else ""
-    stacks = listed(tuple(dict.fromkeys(map(_stack, most)))[:MOST_RUNS])
-    elsewhere = [run for each in _table().held.values() for run in each.get(runtime, [])]
+    runtimes = sorted(by_runtime, key=lambda other: (other != runtime, -len(by_runtime[other])))
+    differs = _method_text(adapters, narrow) if runtime in by_runtime else ""
+    stacks = listed(tuple(dict.fromkeys(map(_stack, runtimes)))[:MAX_RUNS])
+    elsewhere = [run for each in _table().by_accelerator.values() for run in each.get(runtime, [])]
     other = f" and {_runs(elsewhere)} with it elsewhere" if elsewhere else ""
-    here = _runs([run for each in own.values() for run in each])
+    runs = _runs([run for each in by_runtime.values() for run in each])
     missing = f"no run on {name} with {_stack(runtime)}{differs}"
-    interval = f"the interval rests on {here} on this accelerator{other}"
+    interval = f"the interval rests on {runs} on this accelerator{other}"
     return (
         f"{missing}: extrapolated from {stacks}; {interval}",
         f"from {stacks}: {missing}; {interval}",
@@ -185,20 +186,20 @@ def _extrapolated(
 
 def _accelerators_used(chip: AcceleratorSpec, nearest: Sequence[ScoredRun]) -> tuple[str, str]:
     """The accelerators whose runs are used for one that has none."""
-    vendors = tuple({accelerator_spec(name).vendor: None for name in _table().held})
+    vendors = tuple({accelerator_spec(name).vendor: None for name in _table().by_accelerator})
     names = listed(tuple(dict.fromkeys(accelerator_spec(run.accelerator).name for run in nearest)))
-    others, alone = "other accelerators", ""
+    others, vendor = "other accelerators", ""
     if chip.vendor not in vendors:
         others = listed(vendors)
-        alone = f"none of {chip.vendor} either: " if chip.vendor else ""
+        vendor = f"none of {chip.vendor} either: " if chip.vendor else ""
     source = (
-        f"extrapolated from {names}; {alone}the interval rests on {len(_table().runs)} runs on "
+        f"extrapolated from {names}; {vendor}the interval rests on {len(_table().runs)} runs on "
         f"{others}, and on how far these differ"
     )
     return f"no run at all on {chip.name}: {source}", source
 
 
-def _how(adapters: bool, narrow: bool) -> str:
+def _method_text(adapters: bool, narrow: bool) -> str:
     return " training adapters" * adapters + (" in 8 or 4 bits" if narrow else "")
 
 
@@ -207,14 +208,10 @@ def _stack(runtime: str) -> str:
     return RUNTIMES[runtime].title.partition(":")[0].partition(" with ")[0]
 
 
-def _runs(several: Sequence[ScoredRun]) -> str:
-    sources = len({run.source for run in several})
-    runs = "1 run" if len(several) == 1 else f"{len(several)} runs"
+def _runs(runs_counted: Sequence[ScoredRun]) -> str:
+    sources = len({run.source for run in runs_counted})
+    runs = "1 run" if len(runs_counted) == 1 else f"{len(runs_counted)} runs"
     return f"{runs} of {sources} sources" if sources > 1 else f"{runs} of 1 source"
-
-
-def _learned_count(site: Site, accelerator: str, runtime: str) -> int:
-    return sum(run.groups[1:3] == (accelerator, runtime) for run in site.runs)
 
 
 def _peak(accelerator: AcceleratorSpec) -> float:
@@ -227,23 +224,23 @@ def _nearest(kinds: dict[str, str | bool], sizes: dict[str, float]) -> tuple[Sco
     """The first few runs, one for each model of a source: repeats add nothing new."""
     table = _table()
     weighed = np.log2([sizes[name] for name in SIZES]) * table.weights
-    apart = np.abs(table.sizes - weighed[:, None]).sum(axis=0)
+    distances = np.abs(table.sizes - weighed[:, None]).sum(axis=0)
     for name, weight in KINDS.items():
-        apart += table.kinds[name].get(kinds[name], weight)
-    last = min(_SORTED, len(apart)) - 1
+        distances += table.kinds[name].get(kinds[name], weight)
+    last = min(_SORTED_RUNS, len(distances)) - 1
     # Sorting a few of them is enough, unless these have too few models.
-    for farthest in (np.partition(apart, last)[last], np.inf):
-        near = np.flatnonzero(apart <= farthest)
-        ordered = near[np.argsort(apart[near], kind="stable")].tolist()
-        if len(found := _several(table.runs[i] for i in ordered)) == MOST_RUNS:
+    for farthest in (np.partition(distances, last)[last], np.inf):
+        near = np.flatnonzero(distances <= farthest)
+        ordered = near[np.argsort(distances[near], kind="stable")].tolist()
+        if len(runs := _distinct_runs(table.runs[i] for i in ordered)) == MAX_RUNS:
             break
-    return found
+    return runs
 
 
-def _several(runs: Iterable[ScoredRun]) -> tuple[ScoredRun, ...]:
-    found: dict[tuple[str, str], ScoredRun] = {}
+def _distinct_runs(runs: Iterable[ScoredRun]) -> tuple[ScoredRun, ...]:
+    by_name: dict[tuple[str, str], ScoredRun] = {}
     for run in runs:
-        found.setdefault((run.source, run.model), run)
-        if len(found) == MOST_RUNS:
+        by_name.setdefault((run.source, run.model), run)
+        if len(by_name) == MAX_RUNS:
             break
-    return tuple(found.values())
+    return tuple(by_name.values())

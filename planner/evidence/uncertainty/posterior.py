@@ -61,12 +61,12 @@ class Scales:
     noise_of_experts: float
     noise_by_width: float
 
-    def noise_variance(self, several: Sequence[ErrorFeatures]) -> Array:
+    def noise_variance(self, features: Sequence[ErrorFeatures]) -> Array:
         """The variance of the noise of runs; shape (runs,)."""
-        experts = np.array([one.experts for one in several])
-        width = np.array([one.hidden_size for one in several]) / USUAL_HIDDEN_SIZE
-        usual = np.where(experts, self.noise_of_experts, self.noise)
-        return np.asarray((usual * width**-self.noise_by_width) ** 2)
+        experts = np.array([f.experts for f in features])
+        width = np.array([f.hidden_size for f in features]) / USUAL_HIDDEN_SIZE
+        noise = np.where(experts, self.noise_of_experts, self.noise)
+        return np.asarray((noise * width**-self.noise_by_width) ** 2)
 
 
 @dataclass(frozen=True)
@@ -98,53 +98,53 @@ class Posterior:
         noise = self.scales.noise_variance(features)
         more = site_noise(shared, noise, np.array([run.ln for run in runs]))
         return tuple(
-            SeenRun(run.features, run.ln, float(one)) for run, one in zip(runs, more, strict=True)
+            SeenRun(run.features, run.ln, float(e)) for run, e in zip(runs, more, strict=True)
         )
 
     def without(self, level: str, group: str) -> Posterior:
         """The posterior without the runs of a group."""
         at = LEVELS.index(level) - 1
-        kept = tuple(run for run in self.runs if run.features.groups[at] != group)
-        return Posterior(self.scales, kept, self.quantiles)
+        runs = tuple(run for run in self.runs if run.features.groups[at] != group)
+        return Posterior(self.scales, runs, self.quantiles)
 
-    def off(self, *several: tuple[str, ...]) -> tuple[Array, Array]:
-        """The error of each factor, averaged over `several`: mean and covariance.
+    def off(self, *groups: tuple[str, ...]) -> tuple[Array, Array]:
+        """The error of each factor, averaged over `groups`: mean and covariance.
 
-        several: groups, one of each level after the first.
+        groups: each with one name for every level after the first.
         """
-        if several not in self._off:
-            self._off[several] = self._off_in(several)
-        return self._off[several]
+        if groups not in self._off:
+            self._off[groups] = self._factor_errors(groups)
+        return self._off[groups]
 
     @cached_property
     def _off(self) -> dict[tuple[tuple[str, ...], ...], tuple[Array, Array]]:
         """Cached results of `off` by its arguments: accelerators, runtimes and sites are few."""
         return {}
 
-    def _off_in(self, several: Sequence[tuple[str, ...]]) -> tuple[Array, Array]:
-        levels = Counter(chain(*(zip(LEVELS, ("", *groups), strict=True) for groups in several)))
-        weights = {each: count / len(several) for each, count in levels.items()}
+    def _factor_errors(self, groups_of: Sequence[tuple[str, ...]]) -> tuple[Array, Array]:
+        levels = Counter(chain(*(zip(LEVELS, ("", *groups), strict=True) for groups in groups_of)))
+        weights = {each: count / len(groups_of) for each, count in levels.items()}
         known = {each: weight for each, weight in weights.items() if each in self._members}
         prior = sum(
             (self._deviation(each) * weight) ** 2
             for each, weight in weights.items()
             if each not in known
         )
-        own = np.diag(np.square(self.scales.factors) * prior)
+        variance = np.diag(np.square(self.scales.factors) * prior)
         if not known:
-            return np.zeros(len(FACTORS)), own
+            return np.zeros(len(FACTORS)), variance
         mean, seen = self._coefficients(list(known))
         weight = np.array(list(known.values()))
-        return weight @ mean, own + np.einsum("i,iajb,j->ab", weight, seen, weight)
+        return weight @ mean, variance + np.einsum("i,iajb,j->ab", weight, seen, weight)
 
     @cached_property
     def _members(self) -> dict[Group, list[int]]:
         """The runs of each group, by their indices."""
-        found: dict[Group, list[int]] = {}
+        rows: dict[Group, list[int]] = {}
         for row, run in enumerate(self.runs):
             for group in zip(LEVELS, ("", *run.features.groups), strict=True):
-                found.setdefault(group, []).append(row)
-        return found
+                rows.setdefault(group, []).append(row)
+        return rows
 
     def _deviation(self, group: Group) -> float:
         return self.scales.levels[LEVELS.index(group[0])]
@@ -166,25 +166,25 @@ class Posterior:
         mean = flat.T @ weighted
         return mean.reshape(variance.shape), shared.reshape(variance.shape * 2)
 
-    def joint(self, several: Sequence[ErrorFeatures]) -> tuple[Array, Array]:
+    def joint(self, features: Sequence[ErrorFeatures]) -> tuple[Array, Array]:
         """Mean, shape (n,), and covariance, (n, n), of the errors of estimates; without noise."""
-        own = covariance(self.scales, several, several)
+        prior = covariance(self.scales, features, features)
         if not self.runs:
-            return np.zeros(len(several)), own
-        across = covariance(self.scales, several, [run.features for run in self.runs])
+            return np.zeros(len(features)), prior
+        across = covariance(self.scales, features, [run.features for run in self.runs])
         inverse, weighted = self.solved
-        return np.asarray(across @ weighted), np.asarray(own - across @ inverse @ across.T)
+        return np.asarray(across @ weighted), np.asarray(prior - across @ inverse @ across.T)
 
-    def shared_covariance(self, several: Sequence[ErrorFeatures]) -> Array:
+    def shared_covariance(self, features: Sequence[ErrorFeatures]) -> Array:
         """Covariance of the errors of plans of one model by one source, (n, n); without noise.
 
         The source has no published runs unless it is named.
         """
-        theirs = [one if one.groups[3] else _with_unseen_source(one) for one in several]
-        if len({one.groups for one in theirs}) > 1:
-            return self.joint(theirs)[1]
-        _, shared = self.off(theirs[0].groups)
-        shares = np.array([one.shares for one in theirs])
+        sourced = [f if f.groups[3] else _with_unseen_source(f) for f in features]
+        if len({f.groups for f in sourced}) > 1:
+            return self.joint(sourced)[1]
+        _, shared = self.off(sourced[0].groups)
+        shares = np.array([f.shares for f in sourced])
         return np.asarray(shares @ shared @ shares.T)
 
     def difference(self, features: ErrorFeatures, other: ErrorFeatures) -> float:
@@ -196,9 +196,9 @@ class Posterior:
         variance = max(shared[0, 0] + shared[1, 1] - 2.0 * shared[0, 1], 0.0)
         return sqrt(variance + float(self.plan_noise([features, other]).sum()))
 
-    def plan_noise(self, several: Sequence[ErrorFeatures]) -> Array:
+    def plan_noise(self, features: Sequence[ErrorFeatures]) -> Array:
         """Variance of the noise that a plan does not share with others of its model and cluster."""
-        return SHARE_OF_PLAN * self.scales.noise_variance(several)
+        return SHARE_OF_PLAN * self.scales.noise_variance(features)
 
     @cached_property
     def solved(self) -> tuple[Array, Array]:
@@ -213,10 +213,9 @@ def _inverse(
     scales: Scales, features: tuple[ErrorFeatures, ...], noise: tuple[float, ...]
 ) -> Array:
     """The inverse of the covariance of runs; noise: of each run over the usual one."""
-    own = scales.noise_variance(features) * np.array(noise)
-    whole = covariance(scales, features, features) + np.diag(own)
-    found: Array = np.linalg.inv(whole).astype(np.float64)
-    return found
+    noise_variance = scales.noise_variance(features) * np.array(noise)
+    variance = covariance(scales, features, features) + np.diag(noise_variance)
+    return np.linalg.inv(variance).astype(np.float64)
 
 
 # Outliers get more noise: Student's t, by this number of reweightings.
@@ -230,8 +229,8 @@ def outlier_noise(noise: Array, more: Array, weighted: Array) -> Array:
     noise: the usual variance.  more: the multiple so far.  weighted: the inverse of the runs'
     covariance times their errors.
     """
-    own = (noise * more * weighted) ** 2 / noise
-    return np.asarray(np.maximum((FREEDOM + own) / (FREEDOM + 1.0), 1.0))
+    surprise = (noise * more * weighted) ** 2 / noise
+    return np.asarray(np.maximum((FREEDOM + surprise) / (FREEDOM + 1.0), 1.0))
 
 
 # Noise that is added if a site has few runs, which do not show their scatter: this many times the
@@ -253,8 +252,8 @@ def site_noise(shared: Array, noise: Array, ln: Array) -> Array:
     few = site_noise_factor(len(ln))
     more = np.ones(len(ln))
     for _ in range(ROUNDS):
-        whole = shared + np.diag(noise * few * more)
-        more = outlier_noise(noise * few, more, np.asarray(np.linalg.solve(whole, ln), float))
+        variance = shared + np.diag(noise * few * more)
+        more = outlier_noise(noise * few, more, np.asarray(np.linalg.solve(variance, ln), float))
     return few * more
 
 
@@ -271,14 +270,14 @@ def covariance(
     scales: Scales, rows: Sequence[ErrorFeatures], columns: Sequence[ErrorFeatures]
 ) -> Array:
     """Covariance of the errors of estimates, without noise; shape (rows, columns)."""
-    first, second = (np.array([one.shares for one in side]) for side in (rows, columns))
+    first, second = (np.array([f.shares for f in side]) for side in (rows, columns))
     shared = np.full((len(rows), len(columns)), scales.levels[0] ** 2)
     for level, scale in enumerate(scales.levels[1:]):
-        ours, theirs = (np.array([one.groups[level] for one in side]) for side in (rows, columns))
-        shared += scale**2 * ((ours[:, None] == theirs[None, :]) & (ours != "")[:, None])
+        left, right = (np.array([f.groups[level] for f in side]) for side in (rows, columns))
+        shared += scale**2 * ((left[:, None] == right[None, :]) & (left != "")[:, None])
         # Two runs of no known group are each of their own.
         if rows is columns:
-            np.fill_diagonal(shared, np.diag(shared) + scale**2 * (ours == ""))
+            np.fill_diagonal(shared, np.diag(shared) + scale**2 * (left == ""))
     return np.asarray((first * np.square(scales.factors)) @ second.T * shared)
 
 
@@ -314,11 +313,11 @@ def read(document: dict[str, Any]) -> Posterior:
         )
         for row in document["runs"]
     )
-    found = Scales(
+    result = Scales(
         tuple(scales["factors"][name] for name in FACTORS),
         tuple(scales["levels"][name] for name in LEVELS),
         scales["noise"],
         scales["noise_of_experts"],
         scales["noise_by_width"],
     )
-    return Posterior(found, runs, document["quantiles"])
+    return Posterior(result, runs, document["quantiles"])

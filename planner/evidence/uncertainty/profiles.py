@@ -18,7 +18,7 @@ MOST_BYTES = 16 * 2**20  # of a calibration's file
 
 
 def folder() -> Path:
-    """Where calibrations lie, one file each."""
+    """The folder of calibrations, one file each."""
     return data_folder("profiles")
 
 
@@ -28,12 +28,12 @@ def calibrations() -> dict[str, Path]:
     None hides a built-in profile.
     """
     try:
-        found = sorted(folder().glob("*.json"))
+        paths = sorted(folder().glob("*.json"))
     except (OSError, RuntimeError):  # a folder that may not be read; no home
         return {}
-    named = {path.stem: path for path in found if re.fullmatch(PROFILE_NAME, path.stem)}
-    own = {name: path for name, path in named.items() if name not in profiles.profiles()}
-    return {name: path for name, path in own.items() if asker().sees(name)}
+    named = {path.stem: path for path in paths if re.fullmatch(PROFILE_NAME, path.stem)}
+    added = {name: path for name, path in named.items() if name not in profiles.profiles()}
+    return {name: path for name, path in added.items() if asker().sees(name)}
 
 
 def find(name: str) -> EfficiencyProfile:
@@ -43,9 +43,9 @@ def find(name: str) -> EfficiencyProfile:
     """
     if normal(name) in profiles.profiles():
         return profiles.profile(name)
-    own = calibrations()
-    known = resolve(name, {one: one for one in (*profiles.profiles(), *own)}, "efficiency profile")
-    return _profile(known, stamped(own[known], _title(known)))
+    added = calibrations()
+    known = resolve(name, {n: n for n in (*profiles.profiles(), *added)}, "efficiency profile")
+    return _profile(known, stamped(added[known], _title(known)))
 
 
 def calibration_file(name: str) -> Stamped | None:
@@ -57,8 +57,8 @@ def calibration_file(name: str) -> Stamped | None:
 @lru_cache(maxsize=16)
 def calibration(name: str, file: Stamped) -> Calibration:
     """The calibration in a file.  Raises ValueError if the file is invalid."""
-    found = read_model(file, Calibration, _title(name), MOST_BYTES)
-    return found.model_copy(update={"id": name})
+    document = read_model(file, Calibration, _title(name), MOST_BYTES)
+    return document.model_copy(update={"id": name})
 
 
 @lru_cache(maxsize=16)

@@ -16,7 +16,7 @@ from planner.documents.scored_runs import Record, ScoredRun, scored_runs
 from planner.evidence.uncertainty.error_features import NARROW
 
 # Below this number of sources, runs of all accelerators tell which features go together.
-FEWEST_SOURCES = 3
+MIN_SOURCES = 3
 # Parameters within this factor are of one model, whose rows count them differently; models within
 # the other reach the same rate on the same accelerator.
 _SAME_SIZE, _LIKE_SIZE = 1.03, 1.3
@@ -64,13 +64,13 @@ def _fastest(kind: _Kind, size: float) -> tuple[ScoredRun, bool]:
     """The fastest run of the models nearest to a size; whether its model is of this size."""
     runs = _runs(kind)
 
-    def apart(run: ScoredRun) -> float:
+    def distance(run: ScoredRun) -> float:
         return abs(log(run.parameters / size))
 
-    reach = max(log(_LIKE_SIZE), min(map(apart, runs)))
-    near = [run for run in runs if apart(run) <= reach]
+    reach = max(log(_LIKE_SIZE), min(map(distance, runs)))
+    near = [run for run in runs if distance(run) <= reach]
     best = max(near, key=lambda run: run.model_flop_per_s)
-    return best, apart(best) <= log(_SAME_SIZE)
+    return best, distance(best) <= log(_SAME_SIZE)
 
 
 @lru_cache(maxsize=256)
@@ -87,14 +87,14 @@ def differences(
 ) -> Iterator[str]:
     """What a plan has that a run had not, each with whether any of the runs has it."""
     for name in TOLD:
-        own, its = getattr(plan, name), getattr(run, name)
-        if own != its:
-            seen = any(getattr(other, name) == own for other in runs)
-            words = f"{name.replace('_', ' ')} {_said(its)} -> {_said(own)}"
-            yield words if seen else f"{words} (no run there)"
+        value, other_value = getattr(plan, name), getattr(run, name)
+        if value != other_value:
+            seen = any(getattr(other, name) == value for other in runs)
+            text = f"{name.replace('_', ' ')} {_value_text(other_value)} -> {_value_text(value)}"
+            yield text if seen else f"{text} (no run there)"
 
 
-def _said(value: object) -> str:
+def _value_text(value: object) -> str:
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
 
 
@@ -102,18 +102,18 @@ def seen_together(chip: AcceleratorSpec, experts: bool) -> Pairs:
     """Which features of plans (planner/search/simplicity.py) published runs have, in pairs.
 
     Those of the accelerator's family with this kind of model; of all accelerators, where fewer
-    than FEWEST_SOURCES published any.  A feature with itself: it was seen at all.
+    than MIN_SOURCES published any.  A feature with itself: it was seen at all.
     """
-    return _seen(profile_for(chip).family, experts)
+    return _seen_pairs(profile_for(chip).family, experts)
 
 
 @cache
-def _seen(family: str, experts: bool) -> Pairs:
+def _seen_pairs(family: str, experts: bool) -> Pairs:
     kin = [run for run in scored_runs() if run.experts == experts]
-    own = [run for run in kin if run.family == family]
-    told = own if len({run.source for run in own}) >= FEWEST_SOURCES else kin
+    family_runs = [run for run in kin if run.family == family]
+    counted = family_runs if len({run.source for run in family_runs}) >= MIN_SOURCES else kin
     return frozenset(
         frozenset(pair)
-        for run in told
+        for run in counted
         for pair in (*combinations(run.kinds, 2), *((kind,) for kind in run.kinds))
     )

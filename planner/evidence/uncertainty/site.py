@@ -27,7 +27,7 @@ from planner.evidence.uncertainty.learned_steps import LearnedStep
 from planner.evidence.uncertainty.memory_risk import Peaks, peaks
 from planner.evidence.uncertainty.posterior import Posterior, SeenRun, posterior
 
-MOST_RUNS = 1_000
+MAX_RUNS = 1_000
 Share = Annotated[float, Field(ge=0.0, le=10.0)]
 Seconds = Annotated[float, Field(gt=0.0, le=1e6)]
 Label = Annotated[str, Field(max_length=200)]
@@ -75,8 +75,8 @@ class LearnedRun(Spec):
             group["nodes"] * group["accelerators_per_node"] for group in cluster["groups"]
         )
         plan = self.request.get("plan") or {}
-        own = cluster["groups"][0]["accelerator"].get("efficiency_profile") or FALLBACK
-        priced = profile(own)
+        known = cluster["groups"][0]["accelerator"].get("efficiency_profile") or FALLBACK
+        priced = profile(known)
         if self.calibrated_at is not None:
             priced = replace(priced, kind="calibrated")
         other_method = any(
@@ -114,8 +114,8 @@ class Site(Spec):
     """
 
     name: str
-    runs: Annotated[tuple[LearnedRun, ...], Field(max_length=MOST_RUNS)] = ()
-    steps: Annotated[tuple[LearnedStep, ...], Field(max_length=MOST_RUNS)] = ()
+    runs: Annotated[tuple[LearnedRun, ...], Field(max_length=MAX_RUNS)] = ()
+    steps: Annotated[tuple[LearnedStep, ...], Field(max_length=MAX_RUNS)] = ()
     calibration: Annotated[Calibration | None, Field(exclude=True)] = None
 
     def with_runs(self, runs: tuple[LearnedRun, ...]) -> Site:
@@ -160,7 +160,7 @@ class Site(Spec):
         ]
         content = json.dumps(runs)
         if self.steps:
-            content += json.dumps([[one.id, one.ln] for one in self.steps])
+            content += json.dumps([[step.id, step.ln] for step in self.steps])
         if self.calibration is not None:
             content += self.calibration.model_dump_json()
         return hashlib.sha256(content.encode()).hexdigest()
@@ -183,7 +183,7 @@ class Site(Spec):
     @cached_property
     def peaks(self) -> Peaks:
         """The errors of memory peaks at this site."""
-        return peaks().given(self.name, [one for run in self.runs if (one := run.peak)])
+        return peaks().given(self.name, [peak for run in self.runs if (peak := run.peak)])
 
 
 def source_of(name: str) -> str:

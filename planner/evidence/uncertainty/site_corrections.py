@@ -19,7 +19,7 @@ from planner.evidence.uncertainty.site import LearnedRun, Site
 # What a site's runs may teach: a cost of all work alike, and the factors.
 LEARNED = {"common": "all of the time alike", **FACTORS}
 # A factor that no run spends so much of its time on says nothing.
-LEAST_SHARE = 0.01
+MIN_SHARE = 0.01
 
 
 class LearnedFactor(Document):
@@ -99,8 +99,9 @@ class SiteAnswer(Document):
 
 def site_answer(site: Site) -> SiteAnswer:
     """The answer about a site: its runs, its factors, its errors."""
-    found = errors(site)
-    alone = len(found) < 2
+    run_errors = errors(site)
+    single = len(run_errors) < 2
+    at_first_sight = [first_sight().mixture(run.features) for run in site.runs]
     return SiteAnswer(
         name=site.name,
         digest=site.digest,
@@ -108,39 +109,31 @@ def site_answer(site: Site) -> SiteAnswer:
         runs=site.runs,
         steps=site.steps,
         kinds=kinds(site),
-        errors=found,
-        median_error_without=_median([one.error_without for one in found]) if found else None,
-        median_error_left_out=None if alone else _median([one.error_left_out for one in found]),
-        held_without=_held_without(site) if found else None,
-        held_left_out=None if alone else _held_left_out(site),
+        errors=run_errors,
+        median_error_without=_median([e.error_without for e in run_errors]) if run_errors else None,
+        median_error_left_out=None if single else _median([e.error_left_out for e in run_errors]),
+        held_without=_held(site, at_first_sight) if run_errors else None,
+        held_left_out=None if single else _held(site, site.belief.left_out()),
     )
 
 
-def _held_without(site: Site) -> CoverageByLevel:
-    """How often runs lie within the intervals at first sight, without the site."""
-    return _held(site, [first_sight().mixture(run.features) for run in site.runs])
-
-
-def _held_left_out(site: Site) -> CoverageByLevel:
-    return _held(site, site.belief.left_out())
-
-
 def _held(site: Site, believed: Sequence[Mixture]) -> CoverageByLevel:
+    """How often the site's runs lie within the intervals that are believed of them."""
     shares = {}
     for share in SHARES:
-        bounds = [one.bounds(float(share)) for one in believed]
-        held = [low <= run.ln <= high for run, (low, high) in zip(site.runs, bounds, strict=True)]
-        shares[share] = float(np.mean(held))
+        bounds = [m.bounds(float(share)) for m in believed]
+        inside = [low <= run.ln <= high for run, (low, high) in zip(site.runs, bounds, strict=True)]
+        shares[share] = float(np.mean(inside))
     return CoverageByLevel(runs=len(believed), shares=shares)
 
 
 def _calibrated(site: Site) -> Calibrated | None:
-    if (own := site.calibration) is None:
+    if (c := site.calibration) is None:
         return None
-    points = {name: len(getattr(own.points, name)) for name in type(own.points).model_fields}
+    points = {name: len(getattr(c.points, name)) for name in type(c.points).model_fields}
     return Calibrated(
-        measured_at=own.measured_at,
-        hardware=dict(own.hardware),
+        measured_at=c.measured_at,
+        hardware=dict(c.hardware),
         points={name: count for name, count in points.items() if count},
     )
 
@@ -150,13 +143,13 @@ def kinds(site: Site) -> tuple[LearnedKind, ...]:
     by_groups: dict[tuple[str, str, str, str], list[LearnedRun]] = {}
     for run in site.runs:
         by_groups.setdefault(run.groups, []).append(run)
-    several = sorted(by_groups.items(), key=lambda item: -len(item[1]))
+    groups_by_size = sorted(by_groups.items(), key=lambda item: -len(item[1]))
     return tuple(
         LearnedKind(
             accelerator=groups[1], runtime=groups[2], runs=len(runs),
             factors=_factors(site, runs),
         )
-        for groups, runs in several
+        for groups, runs in groups_by_size
     )  # fmt: skip
 
 
@@ -164,24 +157,24 @@ def _factors(site: Site, runs: list[LearnedRun]) -> tuple[LearnedFactor, ...]:
     """How far each factor is off, on average over these runs."""
     of = runs[-1].features
     mean, deviations = site.belief.factors(of)
-    _, usual = first_sight().factors(of)
-    most = [1.0, *np.max([run.features.shares for run in runs], axis=0)]
-    found = []
+    _, before = first_sight().factors(of)
+    largest = [1.0, *np.max([run.features.shares for run in runs], axis=0)]
+    learned = []
     for i, (name, title) in enumerate(LEARNED.items()):
         verdict: Literal["learned", "cannot tell yet", "unused"] = "cannot tell yet"
-        if most[i] < LEAST_SHARE:
+        if largest[i] < MIN_SHARE:
             verdict = "unused"
         elif abs(mean[i]) > deviations[i]:
             verdict = "learned"
         times = exp(mean[i])
-        found.append(
+        learned.append(
             LearnedFactor(
                 factor=name, title=title, longer=times - 1.0,
-                deviation=float(deviations[i]) * times, deviation_before=float(usual[i]),
+                deviation=float(deviations[i]) * times, deviation_before=float(before[i]),
                 verdict=verdict,
             )
         )  # fmt: skip
-    return tuple(found)
+    return tuple(learned)
 
 
 def errors(site: Site) -> tuple[RunError, ...]:
@@ -194,9 +187,9 @@ def errors(site: Site) -> tuple[RunError, ...]:
     return tuple(
         RunError(
             id=run.id, file=run.file, measured_s=run.step_s, estimated_s=run.estimated_s,
-            error_without=expm1(-run.ln), error_left_out=expm1(-own),
+            error_without=expm1(-run.ln), error_left_out=expm1(-ln),
         )
-        for run, own in zip(site.runs, missed, strict=True)
+        for run, ln in zip(site.runs, missed, strict=True)
     )  # fmt: skip
 
 

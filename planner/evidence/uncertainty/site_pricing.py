@@ -48,17 +48,17 @@ QUANTITIES = {"max allocated": "allocated", "max reserved": "reserved", "in use"
 def cost_model(
     request: PlanRequest, site: Site | None, profile: EfficiencyProfile | None = None
 ) -> CostModel:
-    """Of a request at a site, or anywhere; profile: in place of the request's or the site's own."""
+    """The cost model of a request, at a site if one is given."""
     if profile is None and request.profile:
         profile = profiles.find(request.profile)
     elif profile is None and site is not None:
         profile = site.profile_of(request.cluster.groups[0].accelerator.id)
-    asked = request.model, request.cluster, request.training, profile
-    return _kept(*asked) if site is None else SiteCostModel(*asked, site=site)
+    inputs = request.model, request.cluster, request.training, profile
+    return _cached_model(*inputs) if site is None else SiteCostModel(*inputs, site=site)
 
 
 @lru_cache(maxsize=16)
-def _kept(
+def _cached_model(
     model: ModelSpec,
     cluster: ClusterSpec,
     training: TrainingSpec,
@@ -69,25 +69,25 @@ def _kept(
 
 
 def price(request: PlanRequest, site: Site) -> Price:
-    """Of a request's plan at a site, without its runs.  Raises ValueError."""
+    """The estimate of a request's plan at a site, without its runs.  Raises ValueError."""
     plan = request.named_plan
-    found = cost_model(request, site.unlearned).evaluate(Plans.from_rows([plan]))
-    seconds = float(found.iteration_time_s[0])
+    estimates = cost_model(request, site.unlearned).evaluate(Plans.from_rows([plan]))
+    seconds = float(estimates.iteration_time_s[0])
     if not isfinite(seconds) or seconds <= 0:
         raise ValueError("the plan is beyond what the cost model can price")
-    parts = {name: float(value[0]) for name, value in found.time_parts_s.items()}
+    parts = {name: float(value[0]) for name, value in estimates.time_parts_s.items()}
     features = error_features(
         request.model, request.cluster, request.training, plan, parts, site.source,
         site.profile_of(request.cluster.groups[0].accelerator.id),
     )  # fmt: skip
-    peaks = {name: float(found.memory.peak_of(own)[0]) for name, own in QUANTITIES.items()}
+    peaks = {name: float(estimates.memory.peak_of(q)[0]) for name, q in QUANTITIES.items()}
     return Price(seconds, features, peaks, site.calibrated_at)
 
 
 def run_of_plan(request: PlanRequest, site: Site, measured: dict[str, Any]) -> LearnedRun:
     """The run of a request's plan; measured: all that is not estimated.  Raises ValueError."""
-    found = price(request, site).estimated(measured.get("memory_quantity"))
-    return LearnedRun(request=request.document(), **measured, **found)
+    estimated = price(request, site).estimated(measured.get("memory_quantity"))
+    return LearnedRun(request=request.document(), **measured, **estimated)
 
 
 def current(run: LearnedRun, site: Site) -> LearnedRun:
@@ -95,7 +95,7 @@ def current(run: LearnedRun, site: Site) -> LearnedRun:
     if run.version == __version__ and run.calibrated_at == site.calibrated_at:
         return run
     try:
-        found = price(PlanRequest.model_validate(run.request), site)
+        priced = price(PlanRequest.model_validate(run.request), site)
     except ValueError:
         return run
-    return run.model_copy(update=found.estimated(run.memory_quantity))
+    return run.model_copy(update=priced.estimated(run.memory_quantity))

@@ -20,7 +20,7 @@ from planner.evidence.uncertainty import profiles
 from planner.evidence.uncertainty.asker import asker
 from planner.evidence.uncertainty.learned_steps import LearnedStep
 from planner.evidence.uncertainty.memory_risk import Peaks, Room, peaks, room
-from planner.evidence.uncertainty.site import MOST_RUNS, LearnedRun, Site
+from planner.evidence.uncertainty.site import MAX_RUNS, LearnedRun, Site
 from planner.evidence.uncertainty.site_pricing import current
 
 MOST_BYTES = 32 * 2**20  # of a site's file
@@ -35,10 +35,10 @@ def names() -> tuple[str, ...]:
     """The names of all kept sites that the asker may read."""
     calibrated = profiles.calibrations()
     try:
-        found = {path.stem for path in folder().glob("*.json")}
+        stems = {path.stem for path in folder().glob("*.json")}
     except (OSError, RuntimeError):  # a folder that may not be read; no home
         return ()
-    learned = {one for one in found if re.fullmatch(PROFILE_NAME, one) and asker().sees(one)}
+    learned = {stem for stem in stems if re.fullmatch(PROFILE_NAME, stem) and asker().sees(stem)}
     return tuple(sorted(learned.union(calibrated)))
 
 
@@ -56,10 +56,10 @@ def find(name: str) -> Site:
     Raises UnknownName with the nearest names, and ValueError if its file is invalid.
     """
     of, at, run = name.partition("@")
-    known = resolve(of, {one: one for one in names()}, "site")
+    known = resolve(of, {n: n for n in names()}, "site")
     if not at:
         return _at(known)
-    ids = {one.id: one.id for one in _at(known).runs}
+    ids = {n.id: n.id for n in _at(known).runs}
     meant = [id for id in ids if id.startswith(run)]
     id = resolve(meant[0] if len(meant) == 1 else run, ids, f"run of site {known}")
     return _site_before(known, *_stamps(known), id)
@@ -123,13 +123,13 @@ def learn(name: str, runs: tuple[LearnedRun, ...]) -> tuple[Site, tuple[LearnedR
         known = {run.id for run in site.runs}
         taught = (run.model_copy(update={"taught_by": asker().name or None}) for run in runs)
         new.extend({run.id: run for run in taught if run.id not in known}.values())
-        if len(site.runs) + len(new) > MOST_RUNS:
-            detail = f"site {name} has {len(site.runs):,} runs and keeps at most {MOST_RUNS:,}"
+        if len(site.runs) + len(new) > MAX_RUNS:
+            detail = f"site {name} has {len(site.runs):,} runs and keeps at most {MAX_RUNS:,}"
             raise refuse("/site", "too_many_runs", f"{detail}: forget some")
         return site.with_runs((*site.runs, *new))
 
-    found = _changed(check_name(name), more)
-    return found, tuple(new)
+    changed = _write_change(check_name(name), more)
+    return changed, tuple(new)
 
 
 def learn_steps(name: str, steps: tuple[LearnedStep, ...]) -> Site:
@@ -137,14 +137,14 @@ def learn_steps(name: str, steps: tuple[LearnedStep, ...]) -> Site:
 
     def more(site: Site) -> Site:
         known = {step.id for step in site.steps}
-        new = [one for one in steps if one.id not in known]
-        if len(site.steps) + len(new) > MOST_RUNS:
-            detail = f"site {name} has {len(site.steps):,} steps and keeps at most {MOST_RUNS:,}"
+        new = [step for step in steps if step.id not in known]
+        if len(site.steps) + len(new) > MAX_RUNS:
+            detail = f"site {name} has {len(site.steps):,} steps and keeps at most {MAX_RUNS:,}"
             raise refuse("/site", "too_many_runs", f"{detail}: forget some")
-        taught = (one.model_copy(update={"taught_by": asker().name or None}) for one in new)
+        taught = (step.model_copy(update={"taught_by": asker().name or None}) for step in new)
         return site.with_steps((*site.steps, *taught))
 
-    return _changed(check_name(name), more)
+    return _write_change(check_name(name), more)
 
 
 def forget(name: str, run: str | None = None) -> None:
@@ -153,40 +153,40 @@ def forget(name: str, run: str | None = None) -> None:
     Raises RequestError.
     """
     if run is None:
-        known = _known(name)
+        known = _existing_name(name)
         with _locked():
             (folder() / f"{known}.json").unlink(missing_ok=True)
             profiles.forget(known)
         return
 
     def without(site: Site) -> Site:
-        kept = tuple(one for one in site.steps if one.id != run)
-        if len(kept) < len(site.steps):  # the run of its update goes with a step
-            return site.with_steps(kept).with_runs(tuple(r for r in site.runs if r.id != run))
-        (found,) = [one for one in site.runs if one.id == which(site, run).id]
-        return site.with_runs(tuple(one for one in site.runs if one is not found))
+        steps = tuple(r for r in site.steps if r.id != run)
+        if len(steps) < len(site.steps):  # the run of its update goes with a step
+            return site.with_steps(steps).with_runs(tuple(r for r in site.runs if r.id != run))
+        (removed,) = [r for r in site.runs if r.id == find_run(site, run).id]
+        return site.with_runs(tuple(r for r in site.runs if r is not removed))
 
-    _changed(_known(name), without)
+    _write_change(_existing_name(name), without)
 
 
-def which(site: Site, run: str) -> LearnedRun:
+def find_run(site: Site, run: str) -> LearnedRun:
     """The run of a site with this id, or whose id alone begins with it.  Raises RequestError."""
-    found = [one for one in site.runs if run and one.id.startswith(run)]
-    if len(found) != 1:
-        several = f"{len(found)} runs begin with {shown(run)!r}" if found else "no such run"
-        detail = f"{several} in site {site.name}; `planner sites show {site.name}` lists them"
+    runs = [r for r in site.runs if run and r.id.startswith(run)]
+    if len(runs) != 1:
+        problem = f"{len(runs)} runs begin with {shown(run)!r}" if runs else "no such run"
+        detail = f"{problem} in site {site.name}; `planner sites show {site.name}` lists them"
         raise refuse("/run", "unknown_name", detail, run)
-    return found[0]
+    return runs[0]
 
 
-def _known(name: str) -> str:
-    found = normal(name)
-    if found not in names():
+def _existing_name(name: str) -> str:
+    known = normal(name)
+    if known not in names():
         raise refuse("/site", "unknown_name", f"no site {shown(name)!r}", name)
-    return found
+    return known
 
 
-def _changed(name: str, change: Callable[[Site], Site]) -> Site:
+def _write_change(name: str, change: Callable[[Site], Site]) -> Site:
     """A site after a change, which is written.  Raises RequestError."""
     path = folder() / f"{name}.json"
     try:
@@ -223,8 +223,8 @@ def _at(name: str) -> Site:
 def _stamps(name: str) -> tuple[Stamped | None, Stamped | None]:
     """The files of a site's runs and of its calibration.  Raises ValueError."""
     path, measured = folder() / f"{name}.json", profiles.calibration_file(name)
-    alone = measured is not None and not path.exists()
-    return None if alone else stamped(path, f"site {name}"), measured
+    no_site = measured is not None and not path.exists()
+    return None if no_site else stamped(path, f"site {name}"), measured
 
 
 @lru_cache(maxsize=64)
@@ -243,16 +243,16 @@ def _summary(name: str, file: Stamped | None, measured: Stamped | None) -> Summa
 def _as_kept(name: str, file: Stamped | None, measured: Stamped | None) -> Site:
     """A site whose runs have the prices that they were kept with."""
     calibration = profiles.calibration(name, measured) if measured else None
-    kept = read_model(file, Site, f"site {name}", MOST_BYTES) if file else Site(name=name)
-    return Site(name=name, calibration=calibration, runs=kept.runs, steps=kept.steps)
+    stored = read_model(file, Site, f"site {name}", MOST_BYTES) if file else Site(name=name)
+    return Site(name=name, calibration=calibration, runs=stored.runs, steps=stored.steps)
 
 
 @lru_cache(maxsize=16)
 def _site_before(name: str, file: Stamped | None, measured: Stamped | None, run: str) -> Site:
     """A site as it was before it learned this run."""
     site = _read(name, file, measured)
-    place = [one.id for one in site.runs].index(run)
-    steps = tuple(one for one in site.steps if one.learned_at < site.runs[place].learned_at)
+    index = [r.id for r in site.runs].index(run)
+    steps = tuple(r for r in site.steps if r.learned_at < site.runs[index].learned_at)
     return Site(
-        name=f"{name}@{run}", runs=site.runs[:place], steps=steps, calibration=site.calibration
+        name=f"{name}@{run}", runs=site.runs[:index], steps=steps, calibration=site.calibration
     )

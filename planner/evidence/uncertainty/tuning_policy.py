@@ -54,7 +54,7 @@ class Advice:
         return self.next is None or self.chance < UNLIKELY
 
 
-def believed(
+def plan_belief(
     posterior: Posterior,
     features: Sequence[ErrorFeatures],
     seconds: Array,
@@ -68,23 +68,23 @@ def believed(
     mean = np.log(seconds) + missed
     noise = posterior.scales.noise_variance(features)
     repeated = posterior.plan_noise(features)
-    places = np.column_stack([np.array([one.shares for one in features]), np.log(seconds)])
-    apart = np.square((places[:, None] - places[None]) / ALIKE).sum(2)
-    own = np.exp(-0.5 * apart) * np.sqrt(np.outer(repeated, repeated))
-    together = covariance + np.sqrt(np.outer(noise - repeated, noise - repeated))
+    points = np.column_stack([np.array([f.shares for f in features]), np.log(seconds)])
+    distances = np.square((points[:, None] - points[None]) / ALIKE).sum(2)
+    kernel = np.exp(-0.5 * distances) * np.sqrt(np.outer(repeated, repeated))
+    shared = covariance + np.sqrt(np.outer(noise - repeated, noise - repeated))
     at = list(measured)
-    found = np.log([measured[i] for i in at])
-    missed_by = found - mean[at]
-    together = together + _level(together[np.ix_(at, at)], missed_by)
+    ln_measured = np.log([measured[i] for i in at])
+    missed_by = ln_measured - mean[at]
+    shared = shared + _level(shared[np.ix_(at, at)], missed_by)
     more = np.ones(len(seconds))
     for _ in range(ROUNDS if at else 0):
         # An outlier informs less about other plans, so it gets more noise of its own.  All runs are
         # compared, also those of similar plans, so that two contradicting runs both get more.
-        whole = together + np.diag(np.diag(own) * more + REPEAT_NOISE**2)
-        weighted = np.linalg.solve(whole[np.ix_(at, at)], missed_by)
-        more[at] = outlier_noise(np.diag(own)[at], more[at], np.asarray(weighted, dtype=float))
-    whole = together + own * np.sqrt(np.outer(more, more))
-    return _conditioned(Belief(mean, whole), at, np.asarray(found, dtype=float))
+        variance = shared + np.diag(np.diag(kernel) * more + REPEAT_NOISE**2)
+        weighted = np.linalg.solve(variance[np.ix_(at, at)], missed_by)
+        more[at] = outlier_noise(np.diag(kernel)[at], more[at], np.asarray(weighted, dtype=float))
+    variance = shared + kernel * np.sqrt(np.outer(more, more))
+    return _conditioned(Belief(mean, variance), at, np.asarray(ln_measured, dtype=float))
 
 
 def _level(shared: Array, missed: Array) -> float:
@@ -94,19 +94,19 @@ def _level(shared: Array, missed: Array) -> float:
     """
     if not len(missed):
         return 0.0
-    usual = np.array([shared.mean()])
-    more = outlier_noise(usual, np.ones(1), missed.mean() / usual)
-    return float(usual[0] * (more[0] - 1.0))
+    mean = np.array([shared.mean()])
+    more = outlier_noise(mean, np.ones(1), missed.mean() / mean)
+    return float(mean[0] * (more[0] - 1.0))
 
 
-def _conditioned(before: Belief, at: Sequence[int], found: Array) -> Belief:
+def _conditioned(prior: Belief, at: Sequence[int], ln_measured: Array) -> Belief:
     """The belief conditioned on the measured plans."""
     if not at:
-        return before
-    seen = before.covariance[np.ix_(at, at)] + REPEAT_NOISE**2 * np.eye(len(at))
-    weights = np.linalg.solve(seen, before.covariance[at]).T
-    mean = before.mean + weights @ (found - before.mean[at])
-    return Belief(np.asarray(mean), before.covariance - weights @ before.covariance[at])
+        return prior
+    seen = prior.covariance[np.ix_(at, at)] + REPEAT_NOISE**2 * np.eye(len(at))
+    weights = np.linalg.solve(seen, prior.covariance[at]).T
+    mean = prior.mean + weights @ (ln_measured - prior.mean[at])
+    return Belief(np.asarray(mean), prior.covariance - weights @ prior.covariance[at])
 
 
 def advised(belief: Belief, measured: Mapping[int, float]) -> Advice:
@@ -129,9 +129,9 @@ def advised(belief: Belief, measured: Mapping[int, float]) -> Advice:
 
 def improvement(belief: Belief, best: float) -> Array:
     """Expected improvement of each plan over a known ln(time); shape (n,)."""
-    usual = NormalDist()
+    normal = NormalDist()
     deviation = np.maximum(belief.deviation, 1e-9)
     below = (best - belief.mean) / deviation
-    densities = np.array([usual.pdf(one) for one in below.tolist()])
-    shares = np.array([usual.cdf(one) for one in below.tolist()])
+    densities = np.array([normal.pdf(z) for z in below.tolist()])
+    shares = np.array([normal.cdf(z) for z in below.tolist()])
     return np.asarray(deviation * (below * shares + densities))

@@ -14,7 +14,7 @@ from planner.inputs.logs.run_log import CodeBase
 _SECTION = re.compile(r"(\w+):\s*(\S*)$")
 _KEY = re.compile(r"  (\w+): ?(\S.*)$")
 _YAML = re.compile(r"\s+\S|- |[\w.]+:\s*\S*$")
-_MOST = 5_000  # lines of a printed configuration
+_MAX_LINES = 5_000  # lines of a printed configuration
 SECTIONS = ("dataset", "model", "train", "ddp", "optimizer", "logger")
 RENAMED = {
     "sequence_length": "seq_length",
@@ -45,13 +45,13 @@ class Configuration(Reader):
             self.begun, self.lines = number, 1
             return True
         self.lines += 1
-        if not _YAML.match(text) or self.lines > _MOST:
+        if not _YAML.match(text) or self.lines > _MAX_LINES:
             self.lines = 0
             return False
-        if found := _SECTION.fullmatch(text):
-            self.section = found[1]
-        elif self.section in SECTIONS and (found := _KEY.fullmatch(text)):
-            self._key(found[1], found[2], number)
+        if match := _SECTION.fullmatch(text):
+            self.section = match[1]
+        elif self.section in SECTIONS and (match := _KEY.fullmatch(text)):
+            self._key(match[1], match[2], number)
         return True
 
     def _key(self, name: str, text: str, line: int) -> None:

@@ -41,16 +41,16 @@ class DeepSpeed(Reader):
 
     def take(self, number: int, process: str, text: str) -> bool:
         if self.block.lines:
-            return self._printed(text, number)
+            return self._take_block(text, number)
         if "CurrSamplesPerSec=" in text and (step := _STEP.search(text)):
             if self.draft.first_process(RATES, process):
                 self._step(int(step[1]), number, text)
         elif "json = {" in text and not self.configured:
             return self.block.add("{", number)
-        elif found := _WORLD.search(text):
-            self.draft.say("plan.dp", int(found[1]), number)
-        elif found := _COMMAND.search(text):
-            self._command(found[1], number)
+        elif match := _WORLD.search(text):
+            self.draft.set_fact("plan.dp", int(match[1]), number)
+        elif match := _COMMAND.search(text):
+            self._command(match[1], number)
         elif "Evaluating" in text or "Checkpoint" in text:
             self.stamps.last = None
             self.draft.pause()
@@ -63,10 +63,10 @@ class DeepSpeed(Reader):
         self.draft.step("DeepSpeed steps", step, 1.0, line)
         self.rates.take(step, number_of(current[1]), line)
         if memory := _MEMORY.search(text):
-            self.draft.uses("max allocated", number_of(memory[1]) * GIB, line)
+            self.draft.report_memory("max allocated", number_of(memory[1]) * GIB, line)
         self.stamps.take(step, _TIME.search(text), line)
 
-    def _printed(self, text: str, number: int) -> bool:
+    def _take_block(self, text: str, number: int) -> bool:
         if self.block.add(text, number):
             return True
         source, lines = self.block.taken()
@@ -81,7 +81,7 @@ class DeepSpeed(Reader):
     def _config(self, tree: dict[str, object], line: int) -> None:
         zero = tree.get("zero_optimization")
         stage = zero.get("stage") if isinstance(zero, dict) else None
-        found: dict[str, object] = {
+        values: dict[str, object] = {
             "plan.zero_stage": stage if type(stage) is int else None,
             "training.global_batch_size": tree.get("train_batch_size"),
             "plan.micro_batch_size": tree.get("train_micro_batch_size_per_gpu"),
@@ -89,20 +89,20 @@ class DeepSpeed(Reader):
         for precision in ("bf16", "fp16"):
             part = tree.get(precision)
             if isinstance(part, dict) and part.get("enabled") is True:
-                found["training.precision"] = precision
-        for field, value in found.items():
+                values["training.precision"] = precision
+        for field, value in values.items():
             if isinstance(value, str) or (type(value) is int and value >= 0):
-                self.draft.say(field, value, line)
+                self.draft.set_fact(field, value, line)
 
     def _command(self, text: str, line: int) -> None:
         try:
-            words = shlex.split(text)
+            arguments = shlex.split(text)
         except ValueError:
             return
-        for name, value in pairwise(words):
+        for name, value in pairwise(arguments):
             if name in OPTIONS:
                 number = whole(value)
-                self.draft.say(OPTIONS[name], value if number is None else number, line)
+                self.draft.set_fact(OPTIONS[name], value if number is None else number, line)
 
     def close(self) -> None:
         self.draft.series.pop("DeepSpeed steps", None)

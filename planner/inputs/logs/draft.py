@@ -46,7 +46,7 @@ class Draft:
     micro_batches: int = 0
     processes: dict[str, str] = field(default_factory=dict)
 
-    def say(self, path: str, value: Value, line: int) -> None:
+    def set_fact(self, path: str, value: Value, line: int) -> None:
         """A field of the run; the first to say it stands."""
         if len(self.facts) < MOST_FACTS:
             self.facts.setdefault(path, Fact(field=path, value=value, file=self.name, line=line))
@@ -60,15 +60,15 @@ class Draft:
         if text not in self.assumed and len(self.assumed) < MOST_ASSUMED:
             self.assumed.append(text)
 
-    def start(self, what: str, line: int) -> None:
+    def start(self, event: str, line: int) -> None:
         """A mark that a process prints once, when it starts.  Raises RequestError at the second."""
-        first = self.started.setdefault(what, line)
+        first = self.started.setdefault(event, line)
         if first != line:
-            raise _two_runs(first, line, f"{what} again")
+            raise _two_runs(first, line, f"{event} again")
 
-    def first_process(self, what: str, mark: str) -> bool:
+    def first_process(self, kind: str, mark: str) -> bool:
         """Whether a line is of the process whose reports of this kind are read: the first one."""
-        return self.processes.setdefault(what, mark) == mark
+        return self.processes.setdefault(kind, mark) == mark
 
     def step(
         self, basis: str, number: int, seconds: float, line: int, skipped: bool = False
@@ -95,10 +95,10 @@ class Draft:
         """The global batch of a step.  Raises RequestError where it is not that of the others."""
         if self.batch is None:
             self.batch = batch, line
-            self.say("training.global_batch_size", batch, line)
+            self.set_fact("training.global_batch_size", batch, line)
         elif batch != self.batch[0]:
-            first, where = self.batch
-            detail = f"the batch is {first:,} at line {where} and {batch:,} at line {line}"
+            first, first_line = self.batch
+            detail = f"the batch is {first:,} at line {first_line} and {batch:,} at line {line}"
             detail += ": give the steps of one batch"
             raise refused("batch_changes", detail, batch, allowed=(first,))
 
@@ -117,16 +117,16 @@ class Draft:
         if math.isfinite(value) and value > 0:
             self.rates.setdefault(name, array("d")).append(value)
 
-    def uses(self, quantity: str, amount: float, line: int) -> None:
+    def report_memory(self, quantity: str, amount: float, line: int) -> None:
         """A report of memory in bytes; the largest stands."""
         if not (math.isfinite(amount) and 0 < amount < 2.0**60):
             return
         old = self.memory.get(quantity)
-        found = {"quantity": quantity, "bytes": amount, "file": self.name, "line": line}
+        fields = {"quantity": quantity, "bytes": amount, "file": self.name, "line": line}
         if old is not None and old.bytes >= amount:
-            found = old.model_dump()
+            fields = old.model_dump()
         self.memory[quantity] = Memory.model_validate(
-            {**found, "reports": 1 + (old.reports if old else 0)}
+            {**fields, "reports": 1 + (old.reports if old else 0)}
         )
 
 
@@ -170,9 +170,9 @@ class Block:
 
     def taken(self) -> tuple[str, list[int]]:
         """The text and the number of each line of it; the block is empty then."""
-        found = "\n".join(self.lines), self.numbers
+        block = "\n".join(self.lines), self.numbers
         self.lines, self.numbers, self.depth, self.size = [], [], 0, 0
-        return found
+        return block
 
 
 class Reader(ABC):
@@ -199,9 +199,9 @@ class Reader(ABC):
         return None
 
 
-def _two_runs(first: int, line: int, what: str) -> RequestError:
-    where = f" (the first began at line {first})" if first else ""
-    detail = f"a second run, or the same one resumed, begins at line {line}: {what}{where}"
+def _two_runs(first: int, line: int, event: str) -> RequestError:
+    beginning = f" (the first began at line {first})" if first else ""
+    detail = f"a second run, or the same one resumed, begins at line {line}: {event}{beginning}"
     return refused("two_runs", f"{detail}; give one run per log", line)
 
 

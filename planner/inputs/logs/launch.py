@@ -41,26 +41,26 @@ def read(
     """
     _derive(code_base, draft)
     _name_model(draft)
-    launch = _printed(code_base, draft)
-    given = _given(files, draft, launch)
-    return _facts(draft, launch, given, code_base in PLAIN), launch or given
+    launch = _printed_launch(code_base, draft)
+    from_files = _read_files(files, draft, launch)
+    return _facts(draft, launch, from_files, code_base in PLAIN), launch or from_files
 
 
 def _derive(code_base: CodeBase, draft: Draft) -> None:
     """Degrees that follow from others: of ranks, and of the micro-batches of a step."""
     if code_base in UNSPLIT and not draft.options:
         for field in ("plan.tp", "plan.pp"):
-            draft.say(field, 1, 0)
+            draft.set_fact(field, 1, 0)
     _printed_degrees(draft)
     tp, pp = (draft.number(f"plan.{name}") or 0 for name in ("tp", "pp"))
     split = tp * pp * (draft.number("plan.cp") or 1)
     batch, steps = draft.number("training.global_batch_size"), draft.micro_batches
     if dp := _data_parallel(draft, split):
-        draft.say("plan.dp", dp, 0)
+        draft.set_fact("plan.dp", dp, 0)
         if split:
-            draft.say("accelerators", dp * split, 0)
+            draft.set_fact("accelerators", dp * split, 0)
         if batch and steps and batch % (dp * steps) == 0:
-            draft.say(_MICRO, batch // (dp * steps), 0)
+            draft.set_fact(_MICRO, batch // (dp * steps), 0)
 
 
 def _data_parallel(draft: Draft, split: int) -> int | None:
@@ -82,7 +82,7 @@ def _printed_degrees(draft: Draft) -> None:
     for name, field in FIELDS.items():
         text, line = draft.options.get(name, ("", 0))
         if text.isdecimal() and 0 < len(text) < 10:
-            draft.say(field, int(text), line)
+            draft.set_fact(field, int(text), line)
 
 
 def _name_model(draft: Draft) -> None:
@@ -97,7 +97,7 @@ def _name_model(draft: Draft) -> None:
     for field in type(model).model_fields:
         value = getattr(model, field)
         if field != "name" and isinstance(value, (bool, int, float, str)):
-            draft.say(f"model.{field}", value, name.line)
+            draft.set_fact(f"model.{field}", value, name.line)
     draft.assume(f"the model is {model.name} of the catalog, by its name")
 
 
@@ -111,7 +111,7 @@ def _unknown_kernel(fact: Fact, draft: Draft) -> bool:
     )
 
 
-def _printed(code_base: CodeBase, draft: Draft) -> Reading | None:
+def _printed_launch(code_base: CodeBase, draft: Draft) -> Reading | None:
     """The whole launch, where the log prints enough for the framework's own reader."""
     size = draft.number("accelerators")
     try:
@@ -132,20 +132,20 @@ def _printed_config(code_base: CodeBase, draft: Draft, size: int | None) -> Read
     return options.at_lines(read({"config.yaml": text}, size), draft.name, origin)
 
 
-def _given(files: Mapping[str, str], draft: Draft, launch: Reading | None) -> Reading | None:
+def _read_files(files: Mapping[str, str], draft: Draft, launch: Reading | None) -> Reading | None:
     """What the files say.  Raises RequestError where it is another run than the log's."""
     if not files:
         return None
     framework = framework_of(files, None)
     reading = reading_of(framework, files, draft.number("accelerators"))
-    mine = {path: fact.value for path, fact in draft.facts.items()}
+    logged_values = {path: fact.value for path, fact in draft.facts.items()}
     printed = {path for path, fact in draft.facts.items() if fact.line}
     if launch:
-        said = _values(launch)
-        mine = said | mine
-        printed |= {path for path in said if _place_of_setting(launch, path)[1]}
+        launched = _values(launch)
+        logged_values = launched | logged_values
+        printed |= {path for path in launched if _place_of_setting(launch, path)[1]}
     for field, value in _values(reading).items():
-        logged = mine.get(field)
+        logged = logged_values.get(field)
         both = (
             field in printed and _place_of_setting(reading, field)[1] and field not in OF_ONE_LAUNCH
         )
@@ -156,11 +156,11 @@ def _given(files: Mapping[str, str], draft: Draft, launch: Reading | None) -> Re
 
 def _contradiction(field: str, value: Any, logged: Any) -> RequestError:
     """The refusal of files that say another value than the log."""
-    what = "model" if field.startswith("model.") else "run"
+    kind = "model" if field.startswith("model.") else "run"
     return refuse(
         "/files",
-        f"another_{what}",
-        f"the files are of another {what}: they say {field} {value}, the log {logged}",
+        f"another_{kind}",
+        f"the files are of another {kind}: they say {field} {value}, the log {logged}",
         value if isinstance(value, (int, str)) else str(value),
         allowed=(logged if isinstance(logged, (int, str)) else str(logged),),
     )
@@ -178,14 +178,14 @@ def _values(reading: Reading) -> dict[str, Any]:
 
 
 def _facts(
-    draft: Draft, launch: Reading | None, given: Reading | None, plain: bool
+    draft: Draft, launch: Reading | None, from_files: Reading | None, plain: bool
 ) -> tuple[Fact, ...]:
     """Every field that is known: as the log prints it, as its launch says it, as the files do.
 
     plain: the options chose the kernels as soon as there was a choice.
     """
     facts = dict(draft.facts)
-    for reading, own in ((launch, True), (given, False)):
+    for reading, from_launch in ((launch, True), (from_files, False)):
         if reading is None:
             continue
         for path, value in _values(reading).items():
@@ -194,7 +194,7 @@ def _facts(
             if plain and _unknown_kernel(fact, draft):
                 continue
             # A launch is read by the framework's rules; single lines only by what they print.
-            if own and path not in ("model.name", "training.precision"):
+            if from_launch and path not in ("model.name", "training.precision"):
                 facts[path] = fact
             else:
                 facts.setdefault(path, fact)
@@ -216,9 +216,9 @@ def _place_of_setting(reading: Reading, path: str) -> tuple[str, int]:
     if part == "plan" and reading.framework in frameworks.FRAMEWORKS:
         field = frameworks.get(reading.framework).fields.get(name)
         names = (*names, *(field.names if field else ()))
-    wanted = {_plain(one) for one in names}
+    plain_names = {_plain(n) for n in names}
     for setting in reversed(reading.settings):
-        if _plain(setting.name) in wanted:
+        if _plain(setting.name) in plain_names:
             return setting.file, setting.line
     return "", 0
 

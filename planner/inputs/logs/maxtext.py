@@ -30,9 +30,9 @@ class MaxText(Reader):
         self.seen = False
 
     def take(self, number: int, process: str, text: str) -> bool:
-        if (said := _CONFIG.search(text)) and said[1] in FIELDS:
-            if value := whole(said[2].removesuffix(".0")):
-                self.draft.say(FIELDS[said[1]], value, number)
+        if (match := _CONFIG.search(text)) and match[1] in FIELDS:
+            if value := whole(match[2].removesuffix(".0")):
+                self.draft.set_fact(FIELDS[match[1]], value, number)
         elif (step := _STEP.search(text)) and self.draft.first_process(SECONDS, process):
             self.seen = True
             if loss := _LOSS.search(text):

@@ -46,7 +46,7 @@ _MEMORY = re.compile(
 )
 _STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)[\].,]")
 # Evaluations and checkpoints take their part of the clock; another unit is a thousand times off.
-_APART = 30.0
+_UNIT_FACTOR = 30.0
 _PAUSES = (
     "validation loss at",
     "saving checkpoint at",
@@ -59,7 +59,7 @@ ELAPSED = "elapsed time per iteration"
 
 
 @cache
-def _both() -> frozenset[str]:
+def _known_options() -> frozenset[str]:
     """Options that Megatron-LM has too, of today or of old."""
     known = known_arguments("planner.frameworks.megatron")["flags"]
     return frozenset({"--variable-seq-lengths", *known})
@@ -85,22 +85,22 @@ class Arguments(Reader):
                 self.draft.start(BLOCK, number)
                 self.open = True
             return self.open
-        if found := _WORLD.search(text):
-            self.draft.say("accelerators", int(found[1]), number)
-            self.draft.say("plan.tp", int(found[2]), number)
-        elif found := _VOCABULARY.search(text):
-            self.draft.options.setdefault("vocab_size", (found[1], number))
+        if match := _WORLD.search(text):
+            self.draft.set_fact("accelerators", int(match[1]), number)
+            self.draft.set_fact("plan.tp", int(match[2]), number)
+        elif match := _VOCABULARY.search(text):
+            self.draft.options.setdefault("vocab_size", (match[1], number))
             if self.draft.options["vocab_size"][0] == "None":
-                self.draft.options["vocab_size"] = found[1], number
-        elif found := _MICRO_BATCHES.search(text):
-            self.draft.micro_batches = int(found[1])
+                self.draft.options["vocab_size"] = match[1], number
+        elif match := _MICRO_BATCHES.search(text):
+            self.draft.micro_batches = int(match[1])
         self.mindspeed = self.mindspeed or "indspeed" in text.replace("S", "s")
         return False
 
     def _argument(self, number: int, text: str) -> bool:
-        found = _ARGUMENT.fullmatch(text)
-        if found:
-            self.draft.options.setdefault(found[1], (found[2], number))
+        match = _ARGUMENT.fullmatch(text)
+        if match:
+            self.draft.options.setdefault(match[1], (match[2], number))
         ends = "end of arguments" in text or _ITERATION.search(text)
         self.open = not ends and number < self.draft.started[BLOCK] + MOST_LINES
         return self.open
@@ -111,7 +111,7 @@ class Arguments(Reader):
             self.draft.series[ELAPSED].interval = whole(interval) or 0
         size, line = self.draft.options.get("world_size", ("", 0))
         if whole(size):
-            self.draft.say("accelerators", int(size), line)
+            self.draft.set_fact("accelerators", int(size), line)
 
     @property
     def code_base(self) -> CodeBase | None:
@@ -119,7 +119,7 @@ class Arguments(Reader):
         if options.get("deepspeed", ("False", 0))[0] == "True":
             return "megatron-deepspeed"
         named = {f"--{name.replace('_', '-')}" for name in options}
-        if self.mindspeed or named & MINDSPEED_OPTIONS - _both():
+        if self.mindspeed or named & MINDSPEED_OPTIONS - _known_options():
             return "mindspeed" if ELAPSED in self.draft.series else None
         return "megatron-lm" if BLOCK in self.draft.started else None
 
@@ -138,11 +138,11 @@ class Iterations(Reader):
         self.stamps: list[tuple[int, datetime, int]] = []  # of the first and the last step
 
     def take(self, number: int, process: str, text: str) -> bool:
-        found = _ITERATION.search(text)
+        match = _ITERATION.search(text)
         elapsed = _ELAPSED.search(text)
-        if found and elapsed:
+        if match and elapsed:
             if self.draft.first_process(ELAPSED, process):
-                self._step(int(found[1]), elapsed, text, number)
+                self._step(int(match[1]), elapsed, text, number)
         elif "max allocated" in text:
             self._memory(text, number)
         elif any(mark in text for mark in _PAUSES):
@@ -157,7 +157,7 @@ class Iterations(Reader):
         # Only Megatron-DeepSpeed counts tokens there, and tells the length of the curriculum.
         self.deepspeed = self.deepspeed or "consumed_tokens" in text or "consumed tokens" in text
         if length := _LENGTH.search(text):
-            self.draft.say("training.seq_length", int(length[1]), line)
+            self.draft.set_fact("training.seq_length", int(length[1]), line)
         if stamp := _STAMP.search(text):
             with suppress(ValueError):
                 self.stamps[1:] = [(step, datetime.fromisoformat(stamp[1]), line)]
@@ -179,7 +179,7 @@ class Iterations(Reader):
         if rate and batch and length and seconds > 0 and number_of(rate[1]) > 0:
             ranks = batch * length / seconds / number_of(rate[1])
             if 1 <= ranks < MOST:
-                self.draft.say("accelerators", round(ranks), line)
+                self.draft.set_fact("accelerators", round(ranks), line)
 
     def close(self) -> None:
         """Raise RequestError where the clock of the lines says another unit than their times."""
@@ -187,13 +187,13 @@ class Iterations(Reader):
         if series is None or len(self.stamps) < 2:
             return
         (first, start, _), (last, end, line) = self.stamps
-        seconds, said = (end - start).total_seconds(), float(np.median(series.seconds))
-        if last <= first or seconds < 10.0 or said <= 0.0:
+        seconds, step = (end - start).total_seconds(), float(np.median(series.seconds))
+        if last <= first or seconds < 10.0 or step <= 0.0:
             return
         wall = seconds / (last - first)
-        if not 1 / _APART < wall / said < _APART:
-            detail = f"line {line}: a step takes {said:g} s by its time and {wall:g} s by the time "
-            raise refused("unit", detail + "stamps: one of them is in another unit", said)
+        if not 1 / _UNIT_FACTOR < wall / step < _UNIT_FACTOR:
+            detail = f"line {line}: a step takes {step:g} s by its time and {wall:g} s by the time "
+            raise refused("unit", detail + "stamps: one of them is in another unit", step)
 
     def _memory(self, text: str, line: int) -> None:
         unit = MIB
@@ -201,7 +201,7 @@ class Iterations(Reader):
             if scale:
                 unit = MIB if scale == "MB" else 1024 * MIB
             else:
-                self.draft.uses(f"max {quantity}", number_of(amount) * unit, line)
+                self.draft.report_memory(f"max {quantity}", number_of(amount) * unit, line)
 
     @property
     def code_base(self) -> CodeBase | None:
@@ -219,9 +219,9 @@ def words_of(text: str) -> tuple[str, ...]:
             listed = ast.literal_eval(text)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             return (text,)
-        return tuple(str(one) for one in listed)
-    found = re.fullmatch(r"<?([A-Za-z_]\w*)\.([A-Za-z_]\w*)(?:: .*>)?", text)
-    if found:
+        return tuple(str(item) for item in listed)
+    match = re.fullmatch(r"<?([A-Za-z_]\w*)\.([A-Za-z_]\w*)(?:: .*>)?", text)
+    if match:
         types = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "uint8": "fp8"}
-        return (types.get(found[2], found[2]),)
+        return (types.get(match[2], match[2]),)
     return (text,)

@@ -15,7 +15,7 @@ from planner.inputs.logs.draft import Draft, Reader
 from planner.inputs.logs.run_log import CodeBase
 
 MARK, SYSTEM = ":::MLLOG", ":::SYSJSON"
-MOST, MOST_EVENTS = 10**12, 100_000
+MOST, MAX_EVENTS = 10**12, 100_000
 EVENTS = "samples between events"
 BEGINNINGS = ("run_start", "block_start", "eval_stop")
 ENDS = ("block_stop", "eval_start")
@@ -48,7 +48,7 @@ class MlLog(Reader):
             event = json.loads(text[text.index(mark) + len(mark) :])
         except (ValueError, RecursionError):
             return False
-        if isinstance(event, dict) and len(self.parts) < MOST_EVENTS:
+        if isinstance(event, dict) and len(self.parts) < MAX_EVENTS:
             self.seen = True
             (self._event if mark == MARK else self._system)(event, number)
         return False
@@ -59,25 +59,25 @@ class MlLog(Reader):
             for key in ("number_of_nodes", "accelerators_per_node")
         )
         if nodes and each:
-            self.draft.say("nodes", nodes, line)
-            self.draft.say("accelerators_per_node", each, line)
-            self.draft.say("accelerators", nodes * each, line)
+            self.draft.set_fact("nodes", nodes, line)
+            self.draft.set_fact("accelerators_per_node", each, line)
+            self.draft.set_fact("accelerators", nodes * each, line)
         if isinstance(name := event.get("accelerator_model_name"), str) and name:
-            self.draft.say("accelerator", name[:100], line)
+            self.draft.set_fact("accelerator", name[:100], line)
 
     def _event(self, event: dict[str, Any], line: int) -> None:
         key, value = event.get("key"), event.get("value")
         meta, when = event.get("metadata"), _number(event.get("time_ms"))
         if isinstance(key, str) and when is not None:
-            self._known(key, value, meta if isinstance(meta, dict) else {}, when, line)
+            self._take(key, value, meta if isinstance(meta, dict) else {}, when, line)
 
-    def _known(self, key: str, value: Any, meta: dict[str, Any], when: float, line: int) -> None:
+    def _take(self, key: str, value: Any, meta: dict[str, Any], when: float, line: int) -> None:
         if key == "run_start":
             self.draft.start("run_start", line)
         if key == "submission_benchmark" and isinstance(value, str):
             self._benchmark(value, line)
         elif key in FIELDS and type(value) is int and 0 < value < MOST:
-            self.draft.say(FIELDS[key], value, line)
+            self.draft.set_fact(FIELDS[key], value, line)
         elif key in BEGINNINGS:
             self.evaluates = self.evaluates or key == "eval_stop"
             self.point = when, max(self.done, self._samples(meta) or 0.0)
@@ -91,8 +91,8 @@ class MlLog(Reader):
         """The time since the last point, and how many samples were trained in it."""
         after = self._samples(meta, key == "block_stop")
         if self.point is not None and after is not None and after > self.point[1]:
-            begun, before = self.point
-            self.parts.append((after, (when - begun) / 1e3 / (after - before), line, key in ENDS))
+            begun, previous = self.point
+            self.parts.append((after, (when - begun) / 1e3 / (after - previous), line, key in ENDS))
         self.done = max(self.done, after or 0.0)
         self.point = (when, self.done) if key == "train_loss" else None
 
@@ -118,15 +118,15 @@ class MlLog(Reader):
         return str(fact.value) if fact else ""
 
     def _benchmark(self, name: str, line: int) -> None:
-        self.draft.say("benchmark", name[:100], line)
+        self.draft.set_fact("benchmark", name[:100], line)
         if name not in BENCHMARKS:
             self.draft.assume(f"{shown(name)} is no language model known here")
             return
         model, length, rank = BENCHMARKS[name]
-        self.draft.say("model.name", model, line)
+        self.draft.set_fact("model.name", model, line)
         if rank:
-            self.draft.say("training.lora_rank", rank, line)
-            self.draft.say("training.seq_length", length, line)
+            self.draft.set_fact("training.lora_rank", rank, line)
+            self.draft.set_fact("training.seq_length", length, line)
 
     def close(self) -> None:
         batch = self.draft.number("training.global_batch_size")

@@ -46,7 +46,7 @@ class Nanotron(Reader):
         """Read a line; whether it belongs to a printed object that goes on."""
         text = _PREFIX.sub("", text)
         if self.block.lines or re.match(r"\w*Config\(\w+=", text):
-            return self._printed(number, text)
+            return self._take_block(number, text)
         step, elapsed = _ITERATION.search(text), _ELAPSED.search(text)
         if step and elapsed:
             if self.draft.first_process(ELAPSED, process):
@@ -55,10 +55,10 @@ class Nanotron(Reader):
             self.draft.pause()
         elif self.seen or "[Start training]" in text:
             for quantity, amount in _MEMORY.findall(text):
-                self.draft.uses(f"max {quantity}", number_of(amount) * MIB, number)
-        if found := re.search(r"mbs: (\d{1,12}) \| .*sequence_length: (\d{1,12})", text):
-            self.draft.say("plan.micro_batch_size", int(found[1]), number)
-            self.draft.say("training.seq_length", int(found[2]), number)
+                self.draft.report_memory(f"max {quantity}", number_of(amount) * MIB, number)
+        if match := re.search(r"mbs: (\d{1,12}) \| .*sequence_length: (\d{1,12})", text):
+            self.draft.set_fact("plan.micro_batch_size", int(match[1]), number)
+            self.draft.set_fact("training.seq_length", int(match[2]), number)
         return False
 
     def _step(self, step: int, elapsed: str, line: int, text: str) -> None:
@@ -72,13 +72,13 @@ class Nanotron(Reader):
         self.draft.step(ELAPSED, step, seconds, line)
         if flops := _FLOPS.search(text):
             self.draft.rate("tflops", number_of(flops[1]))
-        tokens, one = _TOKENS.search(text), _GPU_TOKENS.search(text)
-        if tokens and one and number_of(one[1]) > 0:
-            size = number_of(tokens[1]) / number_of(one[1])
+        tokens, per_gpu = _TOKENS.search(text), _GPU_TOKENS.search(text)
+        if tokens and per_gpu and number_of(per_gpu[1]) > 0:
+            size = number_of(tokens[1]) / number_of(per_gpu[1])
             if 1 <= size < MOST:
-                self.draft.say("accelerators", round(size), line)
+                self.draft.set_fact("accelerators", round(size), line)
 
-    def _printed(self, number: int, text: str) -> bool:
+    def _take_block(self, number: int, text: str) -> bool:
         if self.block.add(_OBJECT.sub(r"'\1'", text), number):
             return True
         source, lines = self.block.taken()
@@ -106,7 +106,7 @@ class Nanotron(Reader):
         self.draft.configs["config.yaml"] = text, origin
         for path, value, line in rows:
             if path in _FACTS and type(value) is int:
-                self.draft.say(_FACTS[path], value, line)
+                self.draft.set_fact(_FACTS[path], value, line)
 
     @property
     def code_base(self) -> CodeBase | None:
@@ -127,16 +127,16 @@ _FACTS = {
 def _rows(node: ast.expr, path: str, lines: list[int]) -> list[tuple[str, Any, int]]:
     """(dotted key, value, line) of a printed config; a number stands for a place in a list."""
     if isinstance(node, ast.Call):
-        found: list[tuple[str, Any, int]] = []
-        for word in node.keywords:
-            found += _rows(word.value, f"{path}.{word.arg}".lstrip("."), lines)
-        return found
+        rows: list[tuple[str, Any, int]] = []
+        for keyword in node.keywords:
+            rows += _rows(keyword.value, f"{path}.{keyword.arg}".lstrip("."), lines)
+        return rows
     line = lines[min(node.lineno, len(lines)) - 1]
-    if isinstance(node, ast.List) and any(isinstance(one, ast.Call) for one in node.elts):
-        found = []
-        for place, one in enumerate(node.elts):
-            found += _rows(one, f"{path}.{place}", lines)
-        return found
+    if isinstance(node, ast.List) and any(isinstance(item, ast.Call) for item in node.elts):
+        rows = []
+        for index, item in enumerate(node.elts):
+            rows += _rows(item, f"{path}.{index}", lines)
+        return rows
     try:
         value = ast.literal_eval(node)
     except (ValueError, TypeError):

@@ -35,7 +35,7 @@ class Nemo(Reader):
     def __init__(self, draft: Draft) -> None:
         super().__init__(draft)
         self.seen = False
-        self.said: list[tuple[str, int | str, int]] = []
+        self.facts: list[tuple[str, int | str, int]] = []
 
     def take(self, number: int, process: str, text: str) -> bool:
         timing = _TIME.search(text)
@@ -45,22 +45,22 @@ class Nemo(Reader):
                 self._step(int(step[1]), number_of(timing[1]), number, text)
         elif (self.seen and _VALIDATES.match(text)) or re.search(r"[Ss]av\w+ .*checkpoint", text):
             self.draft.pause()
-        elif len(self.said) == MOST_FACTS:
+        elif len(self.facts) == MOST_FACTS:
             return False
-        elif found := _RANKS.search(text):
-            self.said.append(("accelerators", len(re.findall(r"\d+", found[1])), number))
-        elif found := _KEY.fullmatch(text):
-            self._key(found[1], found[2], number)
+        elif match := _RANKS.search(text):
+            self.facts.append(("accelerators", len(re.findall(r"\d+", match[1])), number))
+        elif match := _KEY.fullmatch(text):
+            self._key(match[1], match[2], number)
         return False
 
     def _key(self, name: str, text: str, line: int) -> None:
         value = whole(text)
         if name in FIELDS and value:
-            self.said.append((FIELDS[name], value, line))
+            self.facts.append((FIELDS[name], value, line))
         elif name == "use_distributed_optimizer" and text.lower() == "true":
-            self.said.append(("plan.zero_stage", 1, line))
+            self.facts.append(("plan.zero_stage", 1, line))
         elif name == "bf16" and text.lower() == "true":
-            self.said.append(("training.precision", "bf16", line))
+            self.facts.append(("training.precision", "bf16", line))
 
     def _step(self, step: int, seconds: float, line: int, text: str) -> None:
         self.seen = True
@@ -72,12 +72,12 @@ class Nemo(Reader):
         if flops := _FLOPS.search(text):
             self.draft.rate("tflops", number_of(flops[1]))
         if peak := _PEAK.search(text):
-            self.draft.uses("max allocated", number_of(peak[1]), line)
+            self.draft.report_memory("max allocated", number_of(peak[1]), line)
 
     def close(self) -> None:
         if self.seen:
-            for field, value, line in self.said:
-                self.draft.say(field, value, line)
+            for field, value, line in self.facts:
+                self.draft.set_fact(field, value, line)
 
     @property
     def code_base(self) -> CodeBase | None:

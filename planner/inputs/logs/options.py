@@ -43,39 +43,39 @@ def reading(code_base: CodeBase, printed: Printed, name: str, size: int | None) 
     """
     framework = frameworks.get(FRAMEWORKS[code_base])
     module = f"planner.frameworks.{framework.name}"
-    given = list(_options(known_arguments(module)["flags"], printed))
-    lines = [0, *(line for _, line in given)]
-    body = " \\\n".join(shlex.join(words) for words, _ in given)
+    options = list(_options(known_arguments(module)["flags"], printed))
+    lines = [0, *(line for _, line in options)]
+    body = " \\\n".join(shlex.join(option) for option, _ in options)
     script = f"python pretrain_gpt.py \\\n{body}\n"
     if framework.read is None:
         raise Unreadable(f"launches of {framework.title} are not read")
     read = at_lines(framework.read({"launch.sh": script}, size), name, lines)
     # Refusals are those of a newer parser than the one that ran; the run itself was not refused.
     noise = ("CUDA_DEVICE_MAX_CONNECTIONS", "may add options", "the JSON ")
-    assumed = tuple(one for one in read.assumed if not one.startswith(noise))
+    assumed = tuple(note for note in read.assumed if not note.startswith(noise))
     return read.model_copy(update={"assumed": assumed, "refusals": ()})
 
 
 def at_lines(reading: Reading, name: str, lines: Sequence[int]) -> Reading:
     """A reading with its settings at lines of a log: where each line that was read stands."""
-    found = {}
+    fields = {}
     for field in ("settings", "unknown", "unread"):
-        own = getattr(reading, field)
-        places = [lines[one.line - 1] if 0 < one.line <= len(lines) else 0 for one in own]
-        found[field] = tuple(
-            one.model_copy(update={"file": name, "line": line})
-            for one, line in zip(own, places, strict=True)
+        items = getattr(reading, field)
+        origins = [lines[item.line - 1] if 0 < item.line <= len(lines) else 0 for item in items]
+        fields[field] = tuple(
+            item.model_copy(update={"file": name, "line": line})
+            for item, line in zip(items, origins, strict=True)
         )
-    return reading.model_copy(update=found)
+    return reading.model_copy(update=fields)
 
 
 def _allowed_words(row: Mapping[str, object], text: str) -> tuple[str, ...]:
     """The values of an option as words; none where it does not take them."""
-    words = words_of(text)
+    values = words_of(text)
     if "nargs" not in row:
-        words = (",".join(words) if len(words) == 1 else f"[{','.join(words)}]",)
+        values = (",".join(values) if len(values) == 1 else f"[{','.join(values)}]",)
     choices = row.get("choices")
-    return words if not isinstance(choices, list) or set(words) <= set(choices) else ()
+    return values if not isinstance(choices, list) or set(values) <= set(choices) else ()
 
 
 def _options(
@@ -95,33 +95,33 @@ def _options(
         elif kind == "store" and PRIVATE.isdisjoint(name.split("_")):
             if option == plain and text in ("False", "True"):
                 continue
-            if words := _allowed_words(known[option], text):
-                yield [option, *words], line
+            if values := _allowed_words(known[option], text):
+                yield [option, *values], line
         elif text == "False" and off in known:
             yield [off], line
 
 
 def _old_names(printed: Printed) -> dict[str, tuple[str, int]]:
     """The arguments with those of older versions as today's say them."""
-    found = dict(printed)
-    full, line = found.pop("checkpoint_activations", ("False", 0))
+    known = dict(printed)
+    full, line = known.pop("checkpoint_activations", ("False", 0))
     if full == "True":
-        layers = found.get("checkpoint_num_layers", ("1", line))
-        found |= {
+        layers = known.get("checkpoint_num_layers", ("1", line))
+        known |= {
             "recompute_granularity": ("full", line),
             "recompute_method": ("uniform", line),
             "recompute_num_layers": layers,
         }
-    rotary = found.get("use_rotary_position_embeddings", ("False", 0))[0] == "True"
-    if found.get("add_position_embedding", ("True", 0))[0] == "False" and not rotary:
-        found.setdefault("position_embedding_type", ("none", found["add_position_embedding"][1]))
-    grouped = found.get("group_query_attention")
-    if grouped is None and "num_query_groups" in found:
+    rotary = known.get("use_rotary_position_embeddings", ("False", 0))[0] == "True"
+    if known.get("add_position_embedding", ("True", 0))[0] == "False" and not rotary:
+        known.setdefault("position_embedding_type", ("none", known["add_position_embedding"][1]))
+    grouped = known.get("group_query_attention")
+    if grouped is None and "num_query_groups" in known:
         # A configuration that has no switch for it says the number alone.
-        found["group_query_attention"] = "True", found["num_query_groups"][1]
+        known["group_query_attention"] = "True", known["num_query_groups"][1]
     elif grouped is not None and grouped[0] != "True":
-        found.pop("num_query_groups", None)
-    if found.get("recompute_granularity", ("None", 0))[0] in _NONE:
+        known.pop("num_query_groups", None)
+    if known.get("recompute_granularity", ("None", 0))[0] in _NONE:
         for name in ("recompute_method", "recompute_num_layers"):
-            found.pop(name, None)
-    return found
+            known.pop(name, None)
+    return known

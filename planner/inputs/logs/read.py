@@ -79,7 +79,7 @@ def read_log(lines: Iterable[str], name: str, files: Mapping[str, str] | None = 
     Raises RequestError: /log where it is no log of one steady run, /files where they are of
     another run or cannot be read.
     """
-    (run,) = _one(read_logs(lines, name, files), name)
+    (run,) = _single(read_logs(lines, name, files), name)
     return run
 
 
@@ -92,10 +92,10 @@ def read_logs(
     everything = chain(first, rest)
     if first and is_table(first[0][:10_000]):
         return tuple(read_table((text for _, _, text in clean(everything, name)), name))
-    return (_read(everything, name, files or {}),)
+    return (_read_lines(everything, name, files or {}),)
 
 
-def _one(runs: tuple[RunLog, ...], name: str) -> tuple[RunLog, ...]:
+def _single(runs: tuple[RunLog, ...], name: str) -> tuple[RunLog, ...]:
     if len(runs) != 1:
         raise refused("two_runs", f"{name} is a table of {len(runs):,} runs, not a log")
     return runs
@@ -106,14 +106,14 @@ def _tokens_of_a_step(values: Mapping[str, Any]) -> int | None:
     return batch * length if isinstance(batch, int) and isinstance(length, int) else None
 
 
-def _read(lines: Iterable[str], name: str, files: Mapping[str, str]) -> RunLog:
+def _read_lines(lines: Iterable[str], name: str, files: Mapping[str, str]) -> RunLog:
     draft = Draft(name)
     readers = [kind(draft) for kind in READERS]
     total = _feed_readers(lines, name, readers)
     for reader in readers:
         reader.close()
-    found = [one for reader in readers if (one := reader.code_base) is not None]
-    code_base = next((one for one in ORDER if one in found), None)
+    code_bases = [c for reader in readers if (c := reader.code_base) is not None]
+    code_base = next((c for c in ORDER if c in code_bases), None)
     if code_base is None:
         raise _unknown(name, total)
     step = _step(draft)
@@ -128,19 +128,19 @@ def _read(lines: Iterable[str], name: str, files: Mapping[str, str]) -> RunLog:
         step=step,
         tokens_per_s=_median(draft, "tokens") if tokens is None else tokens / step.seconds,
         tflops_per_accelerator=_median(draft, "tflops"),
-        memory=tuple(draft.memory[one] for one in sorted(draft.memory)),
-        left_open=tuple(one for one in NEEDED if one not in values),
+        memory=tuple(draft.memory[quantity] for quantity in sorted(draft.memory)),
+        left_open=tuple(field for field in NEEDED if field not in values),
         assumed=tuple(dict.fromkeys((*draft.assumed, *(both.assumed if both else ())))),
     )
 
 
 def _feed_readers(lines: Iterable[str], name: str, readers: list[Reader]) -> int:
     """Give every line to the readers that look for something in it; how many lines there are."""
-    wanted: dict[str, list[Reader]] = {}
+    by_word: dict[str, list[Reader]] = {}
     for reader in readers:
         for word in reader.words:
-            wanted.setdefault(word, []).append(reader)
-    looked_for = frozenset(wanted)
+            by_word.setdefault(word, []).append(reader)
+    looked_for = frozenset(by_word)
     holder: Reader | None = None
     number = 0
     for number, process, text in clean(lines, name):
@@ -149,14 +149,14 @@ def _feed_readers(lines: Iterable[str], name: str, readers: list[Reader]) -> int
         holder = None
         words = _WORD.findall(text)
         if not looked_for.isdisjoint(words):
-            found = dict.fromkeys(one for word in words for one in wanted.get(word, ()))
-            holder = _offer(found, number, process, text)
+            interested = dict.fromkeys(r for word in words for r in by_word.get(word, ()))
+            holder = _offer(interested, number, process, text)
     return number
 
 
 def _offer(readers: Iterable[Reader], number: int, process: str, text: str) -> Reader | None:
     """Give a line to readers until one of them keeps the next ones for itself: that one."""
-    return next((one for one in readers if one.take(number, process, text)), None)
+    return next((r for r in readers if r.take(number, process, text)), None)
 
 
 def _unknown(name: str, total: int) -> RequestError:

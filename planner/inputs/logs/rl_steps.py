@@ -18,7 +18,7 @@ from planner.inputs.logs.run_log import refused
 from planner.inputs.logs.stream import clean
 
 SCORING = "policy_scoring + reference_scoring"  # NeMo-RL times both together
-MOST_STEPS = 100_000
+MAX_STEPS = 100_000
 # What a trainer prints -> the part of a step (planner.answers.reinforcement.documents.STEP_PARTS),
 # "step" for all of it, or a mean length.
 VERL = {
@@ -73,40 +73,40 @@ class _Steps:
     trainer: str = ""
     values: dict[int, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
 
-    def take(self, trainer: str, step: int, found: Iterable[tuple[str, float]]) -> None:
+    def take(self, trainer: str, step: int, values: Iterable[tuple[str, float]]) -> None:
         """Values of a step.  Raises RequestError where another trainer said earlier ones."""
         if self.trainer not in ("", trainer):
             raise refused("two_runs", f"a log of {self.trainer} has lines of {trainer} too")
         self.trainer = trainer
-        if len(self.values) <= MOST_STEPS:
-            self.values[step].update(found)
+        if len(self.values) <= MAX_STEPS:
+            self.values[step].update(values)
 
 
 def read_steps(lines: Iterable[str], name: str) -> MeasuredSteps:
     """What a log says of its steps.  Raises RequestError: /log where it says nothing of them."""
     steps, tables, printed = _Steps(), 0, 0
     for _, _, text in clean(lines, name):
-        if found := _VERL.search(text):
-            steps.take("verl", int(found[1]), _known(VERL, _OF_VERL.findall(text)))
-        elif found := _SLIME.search(text):
-            steps.take("slime", int(found[1]), _known(SLIME, _PAIR.findall(found[2])))
-        elif found := _TRL.search(text):
+        if match := _VERL.search(text):
+            steps.take("verl", int(match[1]), _known_values(VERL, _OF_VERL.findall(text)))
+        elif match := _SLIME.search(text):
+            steps.take("slime", int(match[1]), _known_values(SLIME, _PAIR.findall(match[2])))
+        elif match := _TRL.search(text):
             printed += 1
-            steps.take("TRL", printed, _known(TRL, _PAIR.findall(found[0])))
+            steps.take("TRL", printed, _known_values(TRL, _PAIR.findall(match[0])))
         elif "•" in text:
             # A table begins with its results, and these with the loss.
             tables += "• Loss:" in text
-            if pairs := list(_known(NEMO_RL, _NEMO_RL.findall(text))):
+            if pairs := list(_known_values(NEMO_RL, _NEMO_RL.findall(text))):
                 steps.take("NeMo-RL", tables, pairs)
-    whole = {number: one for number, one in steps.values.items() if set(one) - set(LENGTHS)}
-    if not whole:
+    complete = {number: row for number, row in steps.values.items() if set(row) - set(LENGTHS)}
+    if not complete:
         detail = f"{name} has no times of steps of reinforcement learning"
         known = ("verl", "NeMo-RL", "slime", "TRL")
         raise refused("unknown_log", detail, allowed=known)
-    return _middle(steps.trainer, whole)
+    return _middle(steps.trainer, complete)
 
 
-def _known(
+def _known_values(
     names: Mapping[str, str], pairs: Iterable[tuple[str, str]]
 ) -> Iterator[tuple[str, float]]:
     """The values that stand for something here."""
@@ -119,15 +119,15 @@ def _known(
 
 def _middle(trainer: str, values: Mapping[int, Mapping[str, float]]) -> MeasuredSteps:
     """The median of each value; the first step also compiles and captures graphs."""
-    kept = [values[number] for number in sorted(values)]
-    kept = kept[1:] if len(kept) > 1 else kept
-    found: dict[str, list[float]] = defaultdict(list)
-    for one in kept:
-        for name, value in one.items():
-            found[name].append(value)
-    middle = {name: float(np.median(each)) for name, each in found.items()}
+    steps = [values[number] for number in sorted(values)]
+    steps = steps[1:] if len(steps) > 1 else steps
+    by_name: dict[str, list[float]] = defaultdict(list)
+    for row in steps:
+        for name, value in row.items():
+            by_name[name].append(value)
+    middle = {name: float(np.median(each)) for name, each in by_name.items()}
     lengths = {name: middle.pop(name, None) for name in LENGTHS}
     step = middle.pop("step", None)
     return MeasuredSteps(
-        trainer=trainer, steps=len(kept), parts_s=middle, step_time_s=step, **lengths
+        trainer=trainer, steps=len(steps), parts_s=middle, step_time_s=step, **lengths
     )

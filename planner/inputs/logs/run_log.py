@@ -103,4 +103,4 @@ class RunLog(Spec):
 
     def get(self, field: str) -> Value | None:
         """The value of a field; None where it is open."""
-        return next((one.value for one in self.facts if one.field == field), None)
+        return next((fact.value for fact in self.facts if fact.field == field), None)

@@ -73,9 +73,9 @@ class Series:
         numbers = np.frombuffer(self.numbers, dtype=np.int64)
         gaps = np.diff(numbers)
         least = int(gaps[gaps > 0].min()) if (gaps > 0).any() else self.interval or 1
-        usual = min(self.interval or least, least)
-        first = min(usual, int(numbers[0])) if numbers[0] > 0 else usual
-        return np.concatenate([[first], np.clip(gaps, 1, usual)])
+        interval = min(self.interval or least, least)
+        first = min(interval, int(numbers[0])) if numbers[0] > 0 else interval
+        return np.concatenate([[first], np.clip(gaps, 1, interval)])
 
 
 @dataclass
@@ -116,21 +116,21 @@ def steady(series: Series) -> StepTime:
         raise refused("unit", f"{step}: is it in another unit?", seconds_odd)
     seconds, counts = np.frombuffer(series.seconds), series.counts()
     total = int(counts.sum())
-    before = np.cumsum(counts) - counts
+    first = np.cumsum(counts) - counts
     reasons = np.frombuffer(bytes(series.against), dtype=np.uint8).astype(int)
-    warm = before < min(WARM_UP, total // 3)
-    why = np.where(warm, 0, np.where(reasons > 0, reasons, -1))
-    kept = why < 0
-    if not kept.any():
+    warm = first < min(WARM_UP, total // 3)
+    codes = np.where(warm, 0, np.where(reasons > 0, reasons, -1))
+    in_mean = codes < 0
+    if not in_mean.any():
         raise too_few(total)
-    slow = kept & (seconds > STRAGGLER * float(np.median(seconds[kept])))
-    kept &= ~slow
-    used = int(counts[kept].sum())
+    slow = in_mean & (seconds > STRAGGLER * float(np.median(seconds[in_mean])))
+    in_mean &= ~slow
+    used = int(counts[in_mean].sum())
     if used < LEAST:
         raise too_few(total)
-    parts = [(reason, why == place) for place, reason in enumerate(_REASONS)]
+    parts = [(reason, codes == code) for code, reason in enumerate(_REASONS)]
     parts.append(("stragglers", slow))
-    low, middle, high = np.quantile(seconds[kept], (0.1, 0.5, 0.9))
+    low, middle, high = np.quantile(seconds[in_mean], (0.1, 0.5, 0.9))
     return StepTime(
         seconds=float(middle),
         low_s=float(low),

@@ -30,14 +30,14 @@ def lines_of(file: BinaryIO) -> Iterator[str]:
     if tensorboard.MARK in rest[:100]:
         yield from tensorboard.lines(file, rest)
         return
-    *whole, rest = re.split(rb"\r\n|\n|\r", rest)
-    for line in whole:
+    *lines, rest = re.split(rb"\r\n|\n|\r", rest)
+    for line in lines:
         yield line.decode("utf-8", "replace")
     while chunk := file.read(_CHUNK):
-        *whole, rest = re.split(rb"\r\n|\n|\r", rest + chunk)
+        *lines, rest = re.split(rb"\r\n|\n|\r", rest + chunk)
         if len(rest) > MAX_LINE:
             raise _long_line()
-        for line in whole:
+        for line in lines:
             yield line.decode("utf-8", "replace")
     if rest:
         yield rest.decode("utf-8", "replace")

@@ -34,14 +34,14 @@ def lines(file: BinaryIO, start: bytes) -> Iterator[str]:
         if len(rest) < 12:
             return
         size = struct.unpack("<Q", rest[:8])[0]
-        wanted = 12 + size + 4
+        length = 12 + size + 4
         if size > MOST_BYTES:
             return
-        rest += file.read(max(wanted - len(rest), 0))
-        if len(rest) < wanted:
+        rest += file.read(max(length - len(rest), 0))
+        if len(rest) < length:
             return
         yield from _scalars(rest[12 : 12 + size])
-        rest = rest[wanted:]
+        rest = rest[length:]
 
 
 def _scalars(record: bytes) -> Iterator[str]:
@@ -53,12 +53,12 @@ def _scalars(record: bytes) -> Iterator[str]:
         elif field == 2 and isinstance(value, int):
             step = value
         elif field == 5 and isinstance(value, bytes):
-            for tag, number in map(_scalar, _messages(value)):
+            for tag, number in map(_scalar, _values(value)):
                 if tag and number is not None and 0 < wall < 1e11:
                     yield f"tensorboard step {step} at {wall:.6f} {tag} is {number!r}"
 
 
-def _messages(summary: bytes) -> Iterator[bytes]:
+def _values(summary: bytes) -> Iterator[bytes]:
     return (value for field, value in _fields(summary) if field == 1 and isinstance(value, bytes))
 
 
@@ -75,35 +75,35 @@ def _scalar(value: bytes) -> tuple[str, float | None]:
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     """(number, value) of the fields of a message; it ends where the message is no such thing."""
-    place = 0
-    while place < len(message):
-        key, place = _varint(message, place)
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
         kind = key & 7
         if kind == 0:
-            value, place = _varint(message, place)
+            value, at = _varint(message, at)
             yield key >> 3, value
             continue
         if kind == 2:
-            size, place = _varint(message, place)
+            size, at = _varint(message, at)
         else:
             size = {1: 8, 5: 4}.get(kind, len(message))
-        if place + size > len(message):
+        if at + size > len(message):
             return
-        yield key >> 3, message[place : place + size]
-        place += size
+        yield key >> 3, message[at : at + size]
+        at += size
 
 
-def _varint(message: bytes, place: int) -> tuple[int, int]:
+def _varint(message: bytes, at: int) -> tuple[int, int]:
     """A number of at most 63 bits and where it ends; past the end where there is none."""
     number = 0
     for shift in range(0, 63, 7):
-        if place >= len(message):
+        if at >= len(message):
             break
-        byte = message[place]
-        place += 1
+        byte = message[at]
+        at += 1
         number |= (byte & 127) << shift
         if byte < 128:
-            return number, place
+            return number, at
     return 0, len(message) + 1
 
 
@@ -118,13 +118,13 @@ class TensorBoard(Reader):
         self.last: tuple[int, float] | None = None
 
     def take(self, number: int, process: str, text: str) -> bool:
-        said = _LINE.fullmatch(text)
-        if said is None:
+        match = _LINE.fullmatch(text)
+        if match is None:
             return False
         self.seen = True
-        step, wall, tag = int(said[1]), float(said[2]), said[3]
+        step, wall, tag = int(match[1]), float(match[2]), match[3]
         if _TIMES.fullmatch(tag):
-            self.draft.step(SECONDS, step, number_of(said[4]), number)
+            self.draft.step(SECONDS, step, number_of(match[4]), number)
         if _ASIDE.search(tag):
             self.draft.pause()
             return False

@@ -18,18 +18,18 @@ def text_of(run: RunLog) -> str:
         f"{one_line(run.name)}: {run.code_base}",
         f"step         {step.seconds:.4g} s{spread}, {step.steps:,} steps by {step.basis}",
     ]
-    rows += [f"left out     {one.steps:,} steps: {one.reason}" for one in step.left_out]
+    rows += [f"left out     {reason.steps:,} steps: {reason.reason}" for reason in step.left_out]
     if run.tokens_per_s is not None:
         rows.append(f"throughput   {run.tokens_per_s:,.0f} tokens/s")
     if run.tflops_per_accelerator is not None:
         rows.append(f"compute      {run.tflops_per_accelerator:.4g} TFLOP/s per accelerator")
     rows += [
-        f"memory       {one.bytes / _GIB:.4g} GiB {one.quantity} (line {one.line})"
-        for one in run.memory
+        f"memory       {peak.bytes / _GIB:.4g} GiB {peak.quantity} (line {peak.line})"
+        for peak in run.memory
     ]
-    rows += [_fact(one) for one in run.facts if one.line or one.value not in _QUIET]
-    rows += [f"left open    {one}" for one in run.left_open]
-    rows += [f"assumed      {one_line(one)}" for one in run.assumed]
+    rows += [_fact(fact) for fact in run.facts if fact.line or fact.value not in _QUIET]
+    rows += [f"left open    {field}" for field in run.left_open]
+    rows += [f"assumed      {one_line(note)}" for note in run.assumed]
     return "\n".join(rows) + "\n"
 
 

@@ -42,11 +42,11 @@ KEYS: dict[str, str] = table("planner.inputs.logs", "names.json")["torchtitan"]
 
 def _degrees(text: str) -> dict[str, int] | None:
     """Sizes by dimension of the mesh that a line prints; None where it prints none."""
-    if found := _MESH.search(text):
-        sizes = map(int, re.findall(r"\d+", found[2]))
-        return dict(zip(re.findall(r"\w+", found[1]), sizes, strict=False))
-    if found := _DEGREES.search(text):
-        return {name: int(size) for name, size in re.findall(r"(\w+)=(\d{1,12})", found[1])}
+    if match := _MESH.search(text):
+        sizes = map(int, re.findall(r"\d+", match[2]))
+        return dict(zip(re.findall(r"\w+", match[1]), sizes, strict=False))
+    if match := _DEGREES.search(text):
+        return {name: int(size) for name, size in re.findall(r"(\w+)=(\d{1,12})", match[1])}
     return None
 
 
@@ -65,11 +65,11 @@ class Torchtitan(Reader):
         self.pauses: set[int] = set()
 
     def take(self, number: int, process: str, text: str) -> bool:
-        if found := _STEP.search(text):
+        if match := _STEP.search(text):
             if "validate step" in text:
                 self._pause()
             elif self.draft.first_process("torchtitan", process):
-                self._step(found, number, text)
+                self._step(match, number, text)
         elif "heckpoint" in text and "activation" not in text:
             self._pause()
         else:
@@ -93,32 +93,32 @@ class Torchtitan(Reader):
         if flops := _FLOPS.search(text):
             self.draft.rate("tflops", number_of(flops[1]))
         if memory := _MEMORY.search(text):
-            self.draft.uses("max reserved", number_of(memory[1]) * GIB, line)
+            self.draft.report_memory("max reserved", number_of(memory[1]) * GIB, line)
         self.stamps.take(step, _TIME.search(text), line)
 
     def _setup(self, line: int, text: str) -> None:
         draft = self.draft
-        if found := _BATCH.search(text):
-            draft.say("plan.micro_batch_size", int(found[1]), line)
-            draft.samples(int(found[2]), line)
-            draft.say("training.seq_length", int(found[4]), line)
+        if match := _BATCH.search(text):
+            draft.set_fact("plan.micro_batch_size", int(match[1]), line)
+            draft.samples(int(match[2]), line)
+            draft.set_fact("training.seq_length", int(match[4]), line)
         elif (degrees := _degrees(text)) is not None:
             self._mesh(degrees, line)
-        elif found := _CHECKPOINTING.search(text):
-            draft.say("plan.recompute", found[1], line)
+        elif match := _CHECKPOINTING.search(text):
+            draft.set_fact("plan.recompute", match[1], line)
         elif "torch.compile" in text and "Compiling" in text:
-            draft.say("plan.compile", True, line)
+            draft.set_fact("plan.compile", True, line)
         elif _FLOAT8.search(text):
-            draft.say("training.precision", "fp8", line)
-        elif found := _DEVICE.search(text):
-            draft.say("accelerator", found[1][:100], line)
-        elif found := _CONFIG.search(text):
-            self._config(found[1], line)
-        if found := _MODEL.search(text):
-            self._model(found[1], found[2], line)
+            draft.set_fact("training.precision", "fp8", line)
+        elif match := _DEVICE.search(text):
+            draft.set_fact("accelerator", match[1][:100], line)
+        elif match := _CONFIG.search(text):
+            self._config(match[1], line)
+        if match := _MODEL.search(text):
+            self._model(match[1], match[2], line)
         if _SHARDED.search(text):
             # Its default frees gathered weights after the forward pass, except in a pipeline.
-            draft.say("plan.zero_stage", 3 if (draft.number("plan.pp") or 1) == 1 else 2, line)
+            draft.set_fact("plan.zero_stage", 3 if (draft.number("plan.pp") or 1) == 1 else 2, line)
 
     def _mesh(self, sizes: Mapping[str, int], line: int) -> None:
         """Degrees by the mesh's names; a missing one is 1."""
@@ -128,16 +128,16 @@ class Torchtitan(Reader):
             ("tp", get("tp", 1)), ("cp", get("cp", 1)), ("pp", get("pp", 1)),
             ("ep", get("ep", 1)), ("dp", dp),
         ):  # fmt: skip
-            self.draft.say(f"plan.{field}", size, line)
+            self.draft.set_fact(f"plan.{field}", size, line)
         world = dp * get("tp", 1) * get("cp", 1) * get("pp", 1)
-        self.draft.say("accelerators", world, line)
+        self.draft.set_fact("accelerators", world, line)
 
     def _model(self, family: str, flavor: str, line: int) -> None:
-        self.draft.say("model.name", f"{family} {flavor}", line)
+        self.draft.set_fact("model.name", f"{family} {flavor}", line)
         models = registry.document()["models"]
         for name, value in models.get(family, {}).get("flavors", {}).get(flavor, {}).items():
             if isinstance(value, (bool, int, float, str)):
-                self.draft.say(f"model.{name}", value, line)
+                self.draft.set_fact(f"model.{name}", value, line)
 
     def _config(self, text: str, line: int) -> None:
         try:
@@ -145,7 +145,7 @@ class Torchtitan(Reader):
         except (ValueError, RecursionError):
             return
         for field, value in config_facts(tree):
-            self.draft.say(field, value, line)
+            self.draft.set_fact(field, value, line)
 
     def close(self) -> None:
         self.draft.series.pop("torchtitan steps", None)
@@ -155,8 +155,8 @@ class Torchtitan(Reader):
         if not (self.steps and size and batch and length):
             return
         tokens = batch * length / size
-        for place, (step, rate, line) in enumerate(self.steps):
-            if place in self.pauses and RATES in self.draft.series:
+        for i, (step, rate, line) in enumerate(self.steps):
+            if i in self.pauses and RATES in self.draft.series:
                 self.draft.series[RATES].paused = True
             if rate > 0:
                 self.draft.step(RATES, step, tokens / rate, line)
@@ -168,11 +168,11 @@ class Torchtitan(Reader):
 
 def config_facts(tree: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """(field, value) of the keys of torchtitan's config that say something of a plan."""
-    found: list[tuple[str, Any]] = []
+    facts: list[tuple[str, Any]] = []
     for key, field in KEYS.items():
         section, name = key.split(".")
         part = tree.get(section)
         value = part.get(name) if isinstance(part, Mapping) else None
         if isinstance(value, str) or (type(value) is int and value > 0):
-            found.append((field, whole(value) or value if isinstance(value, str) else value))
-    return found
+            facts.append((field, whole(value) or value if isinstance(value, str) else value))
+    return facts

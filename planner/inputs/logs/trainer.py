@@ -47,7 +47,7 @@ FIELDS: dict[str, str] = table("planner.inputs.logs", "names.json")["trainer"]
 def _seconds(text: str) -> float:
     """A number, or hours, minutes and seconds, as Trainer.log_metrics prints a time."""
     parts = [number_of(part) for part in text.split(":")]
-    return sum(part * 60.0**place for place, part in enumerate(reversed(parts)))
+    return sum(part * 60.0**power for power, part in enumerate(reversed(parts)))
 
 
 class Trainer(Reader):
@@ -74,7 +74,7 @@ class Trainer(Reader):
 
     def take(self, number: int, process: str, text: str) -> bool:
         if self.block.lines:
-            return self._printed(text, number)
+            return self._take_block(text, number)
         if "Model config " in text and text.rstrip().endswith("{"):
             return self.block.add("{", number)
         for bar in _BAR.finditer(text):  # carriage returns may have gone
@@ -83,24 +83,24 @@ class Trainer(Reader):
         self.total = self.total or self._total(text)
         if logged := _LOGGED.search(text):
             self._logged(logged, number)
-        if found := _SAID.search(text):
-            self._said(found[1], found[2], number)
+        if match := _SAID.search(text):
+            self._take_banner(match[1], match[2], number)
         for name, value in _METRIC.findall(text):
             self.metrics.setdefault(name, (_seconds(value), number))
-        if found := _LOSS.search(text):
-            self.draft.loss(found[1], number)
-        if found := _OVERRIDES.search(text):
-            self.overrides = found[1] or found[2] or ""
+        if match := _LOSS.search(text):
+            self.draft.loss(match[1], number)
+        if match := _OVERRIDES.search(text):
+            self.overrides = match[1] or match[2] or ""
         self.accelerate = self.accelerate or "Distributed environment" in text
         return False
 
     def _total(self, text: str) -> int:
         """The steps of the run, by ms-swift's report or by the bar at which a loss is reported."""
-        if found := _STEPS.search(text):
-            return int(found[1])
+        if match := _STEPS.search(text):
+            return int(match[1])
         return self.bar if _REPORT.search(text) else 0
 
-    def _said(self, name: str, text: str, line: int) -> None:
+    def _take_banner(self, name: str, text: str, line: int) -> None:
         value: int | str | None = (
             whole(text.rstrip(",")) if name != "Mixed precision type" else text
         )
@@ -109,7 +109,7 @@ class Trainer(Reader):
         elif name == "Gradient Accumulation steps" and value:
             self.accumulated = int(value)
         elif name in FIELDS and value:
-            self.draft.say(FIELDS[name], value, line)
+            self.draft.set_fact(FIELDS[name], value, line)
 
     def _progress(self, bar: re.Match[str], number: int) -> None:
         if int(bar[2]) == self.total and not self.done:
@@ -136,7 +136,7 @@ class Trainer(Reader):
             self.draft.step(BAR, step, seconds / steps, line)
             self.marked = step, elapsed
 
-    def _printed(self, text: str, number: int) -> bool:
+    def _take_block(self, text: str, number: int) -> bool:
         if self.block.add(text, number):
             return True
         source, lines = self.block.taken()
@@ -147,17 +147,17 @@ class Trainer(Reader):
     def close(self) -> None:
         self._model()
         if "gradient_checkpointing=true" in self.overrides.lower():
-            self.draft.say("plan.recompute", "full", 0)
+            self.draft.set_fact("plan.recompute", "full", 0)
         runtime, line = self.metrics.get("train_runtime", (0.0, 0))
-        said = self.metrics.get("global_step", (0.0, 0))[0]
-        steps = int(said) if 1 <= said < MOST else self.total
+        printed = self.metrics.get("global_step", (0.0, 0))[0]
+        steps = int(printed) if 1 <= printed < MOST else self.total
         micro, where = self.metrics.get("train_batch_size", (0.0, 0))
         if 1 <= micro < MOST:
-            self.draft.say("plan.micro_batch_size", int(micro), where)
+            self.draft.set_fact("plan.micro_batch_size", int(micro), where)
         each = (self.draft.number("plan.micro_batch_size") or 0) * self.accumulated
         batch = self.draft.number("training.global_batch_size") or 0
         if self.code_base and each and batch and batch % each == 0:
-            self.draft.say("plan.dp", batch // each, 0)
+            self.draft.set_fact("plan.dp", batch // each, 0)
         rate = self.metrics.get("train_steps_per_second", (0.0, 0))[0]
         if not steps and 0 < rate * runtime < MOST:
             steps = round(rate * runtime)
@@ -188,8 +188,8 @@ class Trainer(Reader):
             return
         for name, value in model.model_dump(mode="json", exclude_defaults=True).items():
             plain = isinstance(value, (bool, int, float, str))
-            said = value if plain else json.dumps(value)
-            self.draft.say(f"model.{name}", said, self.first)
+            text = value if plain else json.dumps(value)
+            self.draft.set_fact(f"model.{name}", text, self.first)
 
     @property
     def code_base(self) -> CodeBase | None:

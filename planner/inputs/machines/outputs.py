@@ -33,7 +33,7 @@ class Nodes:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Output:
     """What an output says, and what printed it; nics_gbit: the rate of each active port."""
 
     program: str
@@ -44,75 +44,75 @@ class Seen:
     fabric: str = ""
 
 
-def read_output(text: str) -> Seen | None:
+def read_output(text: str) -> Output | None:
     """What a text says; None if no program known here has printed it."""
     return next((seen for read in READERS if (seen := read(text)) is not None), None)
 
 
-def _counted(program: str, found: list[Nodes]) -> Seen | None:
-    """The same nodes counted together, the most accelerators first."""
+def _merged_nodes(program: str, groups: list[Nodes]) -> Output | None:
+    """Equal nodes counted together, those with the most accelerators first."""
     counts: Counter[Nodes] = Counter()
-    for one in found:
-        counts[Nodes(**{**one.__dict__, "nodes": None})] += one.nodes or 1
-    total = [Nodes(**{**one.__dict__, "nodes": n}) for one, n in counts.items()]
-    total.sort(key=lambda one: -one.per_node * (one.nodes or 1))
-    return Seen(program, tuple(total)) if total else None
+    for group in groups:
+        counts[Nodes(**{**group.__dict__, "nodes": None})] += group.nodes or 1
+    total = [Nodes(**{**g.__dict__, "nodes": n}) for g, n in counts.items()]
+    total.sort(key=lambda g: -g.per_node * (g.nodes or 1))
+    return Output(program, tuple(total)) if total else None
 
 
 def _one_node(
     program: str, names: list[str], memory_mib: list[str], count: int = 0, **more: Any
-) -> Seen | None:
+) -> Output | None:
     """A node of the most numerous kind of GPU among those printed."""
     if not names:
         return None
-    name, found = Counter(names).most_common(1)[0]
+    name, count_named = Counter(names).most_common(1)[0]
     same = [float(mib) for of, mib in zip(names, memory_mib, strict=False) if of == name]
     memory = min(same) * MIB if same else None
-    return Seen(program, (Nodes(name, max(found, count), 1, memory, **more),))
+    return Output(program, (Nodes(name, max(count_named, count), 1, memory, **more),))
 
 
-def _full_query(text: str) -> Seen | None:
+def _full_query(text: str) -> Output | None:
     """`nvidia-smi -q`: with -i it prints one of the attached GPUs."""
     if "NVSMI LOG" not in text and not re.search(r"^GPU [0-9A-Fa-f]{8}:", text, re.M):
         return None
     names = re.findall(r"^\s+Product Name\s*:\s*(.+?)\s*$", text, re.M)
     memory = re.findall(r"FB Memory Usage\s+Total\s*:\s*(\d+) MiB", text)
     attached = re.search(r"Attached GPUs\s*:\s*(\d+)", text)
-    alike = len(set(names)) == 1
+    uniform = len(set(names)) == 1
     generation = re.search(r"PCIe Generation\s+Max\s*:\s*(\d+)", text)
     # The width stays when the link rests at a lower generation.
     width = re.search(r"Link Width\s+Max\s*:\s*\d+x\s+Current\s*:\s*(\d+)x", text)
     lanes = LANE_BYTES_PER_S.get(int(generation[1])) if generation and width else None
     link = lanes * int(width[1]) if lanes and width else None
-    count = int(attached[1]) if attached and alike else 0
+    count = int(attached[1]) if attached and uniform else 0
     return _one_node("nvidia-smi -q", names, memory, count, host_link_bytes_per_s=link)
 
 
-def _table(text: str) -> Seen | None:
+def _table(text: str) -> Output | None:
     """The table of `nvidia-smi`; it cuts long names."""
     row = r"^\|\s+\d+\s+(\S.*?)\s+(?:On|Off|N/A)\s+\|\s+[0-9A-Fa-f]{8}:.*\n.*?\d+MiB\s*/\s*(\d+)MiB"
-    found = re.findall(row, text, re.M)
-    return _one_node("nvidia-smi", [name for name, _ in found], [mib for _, mib in found])
+    rows = re.findall(row, text, re.M)
+    return _one_node("nvidia-smi", [name for name, _ in rows], [mib for _, mib in rows])
 
 
-def _query_csv(text: str) -> Seen | None:
+def _query_csv(text: str) -> Output | None:
     """`nvidia-smi --query-gpu=name,memory.total --format=csv`, with or without units."""
-    found = re.findall(r"^((?:NVIDIA|Tesla|Quadro|TITAN) [^,\n]+), (\d+)(?: MiB)?\s*$", text, re.M)
-    return _one_node("nvidia-smi --query-gpu", [n for n, _ in found], [mib for _, mib in found])
+    rows = re.findall(r"^((?:NVIDIA|Tesla|Quadro|TITAN) [^,\n]+), (\d+)(?: MiB)?\s*$", text, re.M)
+    return _one_node("nvidia-smi --query-gpu", [n for n, _ in rows], [mib for _, mib in rows])
 
 
-def _matrix(text: str) -> Seen | None:
+def _matrix(text: str) -> Output | None:
     topology = read_topology(text)
-    return None if topology is None else Seen("nvidia-smi topo -m", topology=topology)
+    return None if topology is None else Output("nvidia-smi topo -m", topology=topology)
 
 
 def _gres(text: str) -> tuple[str, int] | None:
     """The kind and number in a Gres of Slurm; a part of a GPU (MIG, shards) is none."""
-    found = re.search(r"\bgpu:(?:([\w.\-]+):)?(\d+)", text)
-    return None if found is None else ((found[1] or ""), int(found[2]))
+    match = re.search(r"\bgpu:(?:([\w.\-]+):)?(\d+)", text)
+    return None if match is None else ((match[1] or ""), int(match[2]))
 
 
-def _scontrol(text: str) -> Seen | None:
+def _scontrol(text: str) -> Output | None:
     """`scontrol show node`, on one line or several."""
     nodes = []
     for block in re.split(r"(?=\bNodeName=)", text)[1:]:
@@ -124,20 +124,20 @@ def _scontrol(text: str) -> Seen | None:
         megabytes = fields.get("RealMemory") or _mem(fields.get("CfgTRES", ""))
         host = float(megabytes) * MIB if megabytes else None
         nodes.append(Nodes(kind, gres[1], 1, host_memory_bytes=host))
-    return _counted("scontrol show node", nodes)
+    return _merged_nodes("scontrol show node", nodes)
 
 
 def _feature(features: str) -> str:
     """A feature of a node that looks like the name of an accelerator."""
-    return next((one for one in features.split(",") if re.search(r"[a-z]+\d{2,}", one)), "")
+    return next((f for f in features.split(",") if re.search(r"[a-z]+\d{2,}", f)), "")
 
 
 def _mem(tres: str) -> str:
-    found = re.search(r"\bmem=(\d+)M\b", tres)
-    return found[1] if found else ""
+    match = re.search(r"\bmem=(\d+)M\b", tres)
+    return match[1] if match else ""
 
 
-def _sinfo(text: str) -> Seen | None:
+def _sinfo(text: str) -> Output | None:
     """`sinfo -o` with the node list and Gres, and NODES and MEMORY where they have a title."""
     lines = [line.split() for line in text.splitlines()]
     titles = next((line for line in lines if "GRES" in line), [])
@@ -150,14 +150,14 @@ def _sinfo(text: str) -> Seen | None:
             continue
         row = dict(zip(titles, line, strict=False))
         count = row.get("NODES", "")
-        number = int(count) if count.isdigit() else _listed(row.get("NODELIST", ""))
+        number = int(count) if count.isdigit() else _host_count(row.get("NODELIST", ""))
         megabytes = row.get("MEMORY", "").rstrip("+")
         host = float(megabytes) * MIB if megabytes.isdigit() else None
         nodes.append(Nodes(*gres, number, host_memory_bytes=host))
-    return _counted("sinfo", nodes)
+    return _merged_nodes("sinfo", nodes)
 
 
-def _listed(hosts: str) -> int:
+def _host_count(hosts: str) -> int:
     """The number of hosts in a list such as gpu[01-04,7],login1."""
     total = 0
     for prefix, inside in re.findall(r"([^,\[]+)(?:\[([^\]]*)\])?", hosts):
@@ -168,7 +168,7 @@ def _listed(hosts: str) -> int:
     return max(total, 1)
 
 
-def _kubernetes(text: str) -> Seen | None:
+def _kubernetes(text: str) -> Output | None:
     """`kubectl get nodes -o json`, or one node."""
     try:
         document = json.loads(text)
@@ -177,8 +177,8 @@ def _kubernetes(text: str) -> Seen | None:
     if not isinstance(document, dict):
         return None
     items = document.get("items", [document])
-    found = [node for item in items if isinstance(item, dict) for node in _kubernetes_node(item)]
-    return _counted("kubectl get nodes", found)
+    nodes = [node for item in items if isinstance(item, dict) for node in _kubernetes_node(item)]
+    return _merged_nodes("kubectl get nodes", nodes)
 
 
 def _kubernetes_node(item: dict[str, Any]) -> Iterator[Nodes]:
@@ -209,7 +209,7 @@ def _part(document: dict[str, Any], name: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _ibstat(text: str) -> Seen | None:
+def _ibstat(text: str) -> Output | None:
     """`ibstat`: of the active ports those of the highest rate, since slower ones serve storage."""
     if not re.search(r"^\s*CA type:", text, re.M):
         return None
@@ -218,28 +218,28 @@ def _ibstat(text: str) -> Seen | None:
         fields = dict(re.findall(r"^\s*(State|Rate|Link layer):\s*(\w+)", port, re.M))
         if fields.get("State") == "Active" and fields.get("Rate", "").isdigit():
             active.append((float(fields["Rate"]), fields.get("Link layer", "")))
-    most, layer = max(active, default=(0.0, ""))
+    fastest, layer = max(active, default=(0.0, ""))
     fabric = {"InfiniBand": "infiniband", "Ethernet": "roce"}.get(layer, "network")
-    return Seen("ibstat", nics_gbit=tuple(r for r, _ in active if r == most), fabric=fabric)
+    return Output("ibstat", nics_gbit=tuple(r for r, _ in active if r == fastest), fabric=fabric)
 
 
-def _lspci(text: str) -> Seen | None:
+def _lspci(text: str) -> Output | None:
     """`lspci`: the product is the words in brackets that are no number of a device or vendor."""
     names = []
     for line in text.splitlines():
         if re.search(r"(3D|VGA compatible) controller|Processing accelerators", line):
-            words = re.findall(r"\[([^\]]+)\]", line)
-            named = [w for w in words if not re.fullmatch(r"[0-9a-f:]{4,9}|AMD/ATI", w)]
+            brackets = re.findall(r"\[([^\]]+)\]", line)
+            named = [w for w in brackets if not re.fullmatch(r"[0-9a-f:]{4,9}|AMD/ATI", w)]
             names += named[-1:] if re.search(r"NVIDIA|AMD|Habana", line) else []
     return _one_node("lspci", names, [])
 
 
-def _meminfo(text: str) -> Seen | None:
-    found = re.search(r"^MemTotal:\s+(\d+) kB", text, re.M)
-    return Seen("/proc/meminfo", host_memory_bytes=float(found[1]) * 1024) if found else None
+def _meminfo(text: str) -> Output | None:
+    match = re.search(r"^MemTotal:\s+(\d+) kB", text, re.M)
+    return Output("/proc/meminfo", host_memory_bytes=float(match[1]) * 1024) if match else None
 
 
-READERS: tuple[Callable[[str], Seen | None], ...] = (
+READERS: tuple[Callable[[str], Output | None], ...] = (
     _full_query, _table, _query_csv, _matrix, _kubernetes, _scontrol, _sinfo, _ibstat, _lspci,
     _meminfo,
 )  # fmt: skip

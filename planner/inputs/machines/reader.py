@@ -15,7 +15,7 @@ from planner.documents.problems import RequestError, join, refuse, shown
 from planner.documents.typed_values import field_problems, require_object, require_string
 from planner.evidence.published_runs.clusters import accelerator_id
 from planner.frameworks.sources import checked
-from planner.inputs.machines.outputs import Nodes, Seen, read_output
+from planner.inputs.machines.outputs import Nodes, Output, read_output
 
 # What names an accelerator best, first; the others count nodes.
 _PRECISE = (
@@ -49,8 +49,8 @@ def read_machine(document: Any) -> MachineAnswer:
     files = checked(document["files"])
     called = require_string("/name", document.get("name", "machine"), "a name")
     seen = {name: read_output(text) for name, text in files.items()}
-    known = [one for one in seen.values() if one is not None]
-    unread = tuple(name for name, one in seen.items() if one is None)
+    known = [s for s in seen.values() if s is not None]
+    unread = tuple(name for name, s in seen.items() if s is None)
     machine = _Machine(known)
     cluster = {"name": called, **machine.cluster()}
     return MachineAnswer(
@@ -61,55 +61,55 @@ def read_machine(document: Any) -> MachineAnswer:
 class _Machine:
     """The nodes that the outputs describe together."""
 
-    def __init__(self, seen: list[Seen]) -> None:
+    def __init__(self, seen: list[Output]) -> None:
         self.seen = seen
         self.read: list[str] = []
         self.assumed: list[str] = []
         self.nodes = self._nodes()
 
     def _nodes(self) -> Nodes:
-        named = [one for one in self.seen if one.nodes]
+        named = [s for s in self.seen if s.nodes]
         if not named:
             programs = "nvidia-smi, scontrol show node, sinfo, kubectl get nodes -o json or lspci"
             raise refuse("/files", "no_accelerator", f"none is an output of {programs} with GPUs")
-        best = min(named, key=lambda one: _PRECISE.index(one.program))
-        found, *others = best.nodes
+        best = min(named, key=lambda s: _PRECISE.index(s.program))
+        first, *others = best.nodes
         self.assumed += [
             f"{n.nodes} x {n.per_node} {n.accelerator} left out: they differ" for n in others
         ]
-        listed = self._listed(found, named)
+        listed = self._listed_nodes(first, named)
         count = listed.nodes or 1
-        if count * found.per_node > hardware.MOST_ACCELERATORS:
+        if count * first.per_node > hardware.MOST_ACCELERATORS:
             detail = f"more than {hardware.MOST_ACCELERATORS} accelerators"
             raise refuse("/files", "out_of_range", detail)
-        called = found.accelerator or found.instance or "GPUs"
-        self.read.append(f"{count} x {found.per_node} {called}: {best.program}")
-        system = (one.host_memory_bytes for one in self.seen if one.host_memory_bytes)
-        host = found.host_memory_bytes or listed.host_memory_bytes or next(system, None)
-        return replace(found, nodes=count, host_memory_bytes=host)
+        called = first.accelerator or first.instance or "GPUs"
+        self.read.append(f"{count} x {first.per_node} {called}: {best.program}")
+        system = (s.host_memory_bytes for s in self.seen if s.host_memory_bytes)
+        host = first.host_memory_bytes or listed.host_memory_bytes or next(system, None)
+        return replace(first, nodes=count, host_memory_bytes=host)
 
-    def _listed(self, found: Nodes, named: list[Seen]) -> Nodes:
-        """The nodes with so many accelerators as a scheduler lists them, else the found ones."""
-        lists = [one for program in _LISTS for one in named if one.program == program]
+    def _listed_nodes(self, nodes: Nodes, named: list[Output]) -> Nodes:
+        """The nodes with so many accelerators as a scheduler lists them, else those given."""
+        lists = [s for program in _LISTS for s in named if s.program == program]
         if not lists:
             self.assumed.append("1 node: no output lists nodes (scontrol, sinfo, kubectl)")
-        alike = (n for one in lists for n in one.nodes if n.per_node == found.per_node)
-        return next(alike, found)
+        same_size = (n for s in lists for n in s.nodes if n.per_node == nodes.per_node)
+        return next(same_size, nodes)
 
     def cluster(self) -> dict[str, Any]:
         """The fields of the cluster that differ from what the catalog takes."""
         if normal(self.nodes.instance) in {entry.id for entry in hardware.clusters()}:
             self.read.append(f"instance {self.nodes.instance}: its links, network and price")
             return {"preset": normal(self.nodes.instance), "nodes": self.nodes.nodes}
-        usual = self._usual()
-        group = self._networked(self._linked(usual))
-        accelerator = self._accelerator(usual)
+        typical = self._catalog_nodes()
+        group = self._networked(self._linked(typical))
+        accelerator = self._accelerator(typical)
         document: dict[str, Any] = {
             "accelerator": accelerator,
             "nodes": group.nodes,
             "accelerators_per_node": group.accelerators_per_node,
         }
-        if group.network != usual.network or not isinstance(accelerator, str):
+        if group.network != typical.network or not isinstance(accelerator, str):
             document["network"] = [tier.model_dump(exclude_defaults=True) for tier in group.network]
         if self.nodes.host_memory_bytes:
             document["host_memory_bytes"] = self.nodes.host_memory_bytes
@@ -122,11 +122,11 @@ class _Machine:
             self.read.append(f"PCIe of {gigabytes:.1f} GB/s per direction")
         return document
 
-    def _usual(self) -> NodeGroup:
+    def _catalog_nodes(self) -> NodeGroup:
         """The nodes as the catalog knows their accelerator."""
-        found, nodes = self._id(), self.nodes
+        name, nodes = self._id(), self.nodes
         try:
-            return hardware.node_group(found, nodes.nodes or 1, nodes.per_node)
+            return hardware.node_group(name, nodes.nodes or 1, nodes.per_node)
         except ValueError as error:  # a number of them that its link domains do not divide
             raise refuse("/files", "out_of_range", str(error)) from None
 
@@ -138,7 +138,7 @@ class _Machine:
                 if driver == plain or (cut and driver.startswith(plain)):
                     return entry.id
         try:
-            said = accelerator_id(printed)
+            known = accelerator_id(printed)
         except ValueError:
             named = {_letters(name): entry.id for entry in entries for name in entry.aliases}
             named |= {_letters(entry.id): entry.id for entry in entries}
@@ -146,12 +146,12 @@ class _Machine:
                 return named[plain]
             detail = f"accelerator {shown(printed)!r} is not in the catalog: give nvidia-smi -q"
             raise refuse("/files", "unknown_name", detail) from None
-        self.assumed += said.assumptions
-        return str(said.value)
+        self.assumed += known.assumptions
+        return str(known.value)
 
-    def _accelerator(self, usual: NodeGroup) -> str | dict[str, Any]:
+    def _accelerator(self, typical: NodeGroup) -> str | dict[str, Any]:
         """Its id, or all of it where the driver reports other memory than the catalog has."""
-        spec, memory_bytes = usual.accelerator, self.nodes.memory_bytes
+        spec, memory_bytes = typical.accelerator, self.nodes.memory_bytes
         if not memory_bytes or abs(memory_bytes / spec.memory_bytes - 1) < _SAME_MEMORY:
             return spec.id
         self.read.append(f"{memory_bytes / 2**30:.1f} GiB of each, as its driver reports")
@@ -159,7 +159,7 @@ class _Machine:
         return changed.model_dump(exclude_none=True)
 
     def _linked(self, group: NodeGroup) -> NodeGroup:
-        matrix = next((one.topology for one in self.seen if one.topology), None)
+        matrix = next((s.topology for s in self.seen if s.topology), None)
         if group.accelerators_per_node == 1:
             return group
         first, *outer = group.network
@@ -182,7 +182,7 @@ class _Machine:
         return linked(group, matrix)
 
     def _networked(self, group: NodeGroup) -> NodeGroup:
-        ports = next((one for one in self.seen if one.nics_gbit), None)
+        ports = next((s for s in self.seen if s.nics_gbit), None)
         outer = group.network[-1]
         if ports is None:
             if group.nodes > 1:

@@ -20,11 +20,11 @@ def contradictions(
     if count > 1 and not mixed_cluster:
         detail = f"only `plan` takes nodes that differ: here one group, got {count}"
         yield problem("/cluster/groups", "mixed_cluster", detail, count)
-    yield from _of_cluster(cluster, training)
-    yield from _of_model(model, training)
+    yield from _cluster_problems(cluster, training)
+    yield from _model_problems(model, training)
 
 
-def _of_cluster(cluster: ClusterSpec, training: TrainingSpec) -> Iterator[Problem]:
+def _cluster_problems(cluster: ClusterSpec, training: TrainingSpec) -> Iterator[Problem]:
     """A precision that accelerators cannot compute in, and memory that is all reserved."""
     precision, reserved = training.precision, cluster.reserved_bytes_per_accelerator
     for group in cluster.groups:
@@ -33,16 +33,16 @@ def _of_cluster(cluster: ClusterSpec, training: TrainingSpec) -> Iterator[Proble
         if precision not in known:
             has = f"; it has {', '.join(known)}" if known else ""
             detail = f"{accelerator.id} has no {precision} matrix units{has}"
-            place = "/training/precision"
-            yield problem(place, "unsupported_precision", detail, precision, allowed=known)
+            pointer = "/training/precision"
+            yield problem(pointer, "unsupported_precision", detail, precision, allowed=known)
         if reserved is not None and reserved >= accelerator.memory_bytes:
             limit = f"the {accelerator.memory_bytes:.0f} bytes of {accelerator.id}"
             detail = f"must be below {limit}, got {reserved:.0f}"
-            place = "/cluster/reserved_bytes_per_accelerator"
-            yield problem(place, "no_memory_left", detail, reserved)
+            pointer = "/cluster/reserved_bytes_per_accelerator"
+            yield problem(pointer, "no_memory_left", detail, reserved)
 
 
-def _of_model(model: ModelSpec, training: TrainingSpec) -> Iterator[Problem]:
+def _model_problems(model: ModelSpec, training: TrainingSpec) -> Iterator[Problem]:
     """Positions, parts and encoders that the model does not have."""
     rows, length = model.max_position_embeddings, training.seq_length
     if model.position == "learned" and rows is not None and length > rows:

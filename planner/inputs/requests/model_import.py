@@ -32,9 +32,9 @@ class ModelAnswer(Document):
 
 def imported(config: Any) -> ModelAnswer:
     """A Hugging Face config.json.  Raises RequestError."""
-    found = import_model(config)
-    title = found.architecture.removesuffix("ForCausalLM").removesuffix("ForConditionalGeneration")
-    return _answer(title, found.model, found.guessed, found.left_out)
+    result = import_model(config)
+    title = result.architecture.removesuffix("ForCausalLM").removesuffix("ForConditionalGeneration")
+    return _answer(title, result.model, result.guessed, result.left_out)
 
 
 def with_own_code(config: Any, folder: Path) -> ModelAnswer:
@@ -46,8 +46,8 @@ def with_own_code(config: Any, folder: Path) -> ModelAnswer:
         raise refuse(
             "/model", "not_a_folder", "--trust-remote-code needs a model's folder", str(folder)
         )
-    found = import_model(config, folder)
-    return _answer(found.architecture, found.model, found.guessed, found.left_out)
+    result = import_model(config, folder)
+    return _answer(result.architecture, result.model, result.guessed, result.left_out)
 
 
 def described(value: Any) -> ModelAnswer:

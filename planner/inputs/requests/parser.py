@@ -21,7 +21,7 @@ from planner.constraints import Context
 from planner.documents.limits import bounds, modules
 from planner.documents.loading import plain
 from planner.documents.problems import (
-    MOST_PROBLEMS,
+    MAX_PROBLEMS,
     Contradiction,
     Gathered,
     RequestError,
@@ -56,7 +56,7 @@ PARTS = (
     "model", "cluster", "training", "search", "plan", "profile", "site", "guessed", "defaulted",
 )  # fmt: skip
 _FLAT_FIELDS = frozenset(NodeGroup.model_fields) | {"preset"}
-_MOST_GROUPS = 16  # of a ClusterSpec
+_MAX_GROUPS = 16  # of a ClusterSpec
 _CLUSTER_FIELDS = frozenset(ClusterSpec.model_fields) - {"groups"}
 _CATALOG_FIELDS = ("price_usd_per_accelerator_hour", "node_power_watts")
 _SEARCH_FIELDS = tuple(name for name in SearchSpec.model_fields if name != "limits")
@@ -102,9 +102,9 @@ def _context(
     return Context(model, cluster, training)
 
 
-def _usual_where_missing(cluster: ClusterSpec, given: Mapping[str, Any]) -> dict[str, Any]:
+def _usual_where_missing(cluster: ClusterSpec, stated: Mapping[str, Any]) -> dict[str, Any]:
     """What plans usually have on a cluster, for the fields that are not given."""
-    return {name: first for name, (first, *_) in usual(cluster).items() if given.get(name) is None}
+    return {name: first for name, (first, *_) in usual(cluster).items() if stated.get(name) is None}
 
 
 class _Parser:
@@ -173,7 +173,7 @@ class _Parser:
             self.note_catalog("/cluster", {}, named.groups[0])
             return named
         require_object("/cluster", value, "a name, a shorthand or an object")
-        whole = {name: item for name, item in value.items() if name in _CLUSTER_FIELDS}
+        fields = {name: item for name, item in value.items() if name in _CLUSTER_FIELDS}
         rest = {name: item for name, item in value.items() if name not in _CLUSTER_FIELDS}
         if "groups" in rest:
             self.refuse_unknown("/cluster", rest, ["groups"], *_CLUSTER_FIELDS)
@@ -181,12 +181,12 @@ class _Parser:
         else:
             self.refuse_unknown("/cluster", rest, _FLAT_FIELDS, *_CLUSTER_FIELDS)
             known = {name: item for name, item in rest.items() if name in _FLAT_FIELDS}
-            alone = self.preset(known) if "preset" in known else self.group("/cluster", known)
-            groups = (alone,)
+            group = self.preset(known) if "preset" in known else self.group("/cluster", known)
+            groups = (group,)
         self.note_defaults("/cluster", value, _CLUSTER_FIELDS - {"name"})
         # The catalog's usual efficiency of the site and failure rate, unless given here.
-        usual = looked_up("/cluster", lambda: hardware.cluster_of("custom", *groups))
-        return validate("/cluster", {**_fields(usual), **whole}, ClusterSpec)
+        defaults = looked_up("/cluster", lambda: hardware.cluster_of("custom", *groups))
+        return validate("/cluster", {**_fields(defaults), **fields}, ClusterSpec)
 
     def preset(self, value: dict[str, Any]) -> NodeGroup:
         """The nodes of a preset, with what is given beside its name laid over."""
@@ -194,16 +194,16 @@ class _Parser:
         require_string("/cluster/preset", name, "a name")
         if nodes is not None:
             check_field("/cluster/nodes", NodeGroup, "nodes", nodes)
-        usual = looked_up("/cluster/preset", lambda: hardware.cluster(name, nodes)).groups[0]
-        self.note_catalog("/cluster", value, usual)
-        given = {name: item for name, item in value.items() if name not in ("preset", "nodes")}
-        return _node_group("/cluster", {**_fields(usual), **given})
+        defaults = looked_up("/cluster/preset", lambda: hardware.cluster(name, nodes)).groups[0]
+        self.note_catalog("/cluster", value, defaults)
+        stated = {name: item for name, item in value.items() if name not in ("preset", "nodes")}
+        return _node_group("/cluster", {**_fields(defaults), **stated})
 
     def groups(self, value: Any) -> tuple[NodeGroup, ...]:
         if not isinstance(value, list):
             raise RequestError([wrong_type("/cluster/groups", "a list", value)])
-        if not 1 <= len(value) <= _MOST_GROUPS:
-            detail = f"must have 1 to {_MOST_GROUPS} groups, got {len(value)}"
+        if not 1 <= len(value) <= _MAX_GROUPS:
+            detail = f"must have 1 to {_MAX_GROUPS} groups, got {len(value)}"
             raise refuse("/cluster/groups", "length", detail)
         groups = []
         for i, item in enumerate(value):
@@ -225,15 +225,15 @@ class _Parser:
             at = join(pointer, "accelerators_per_node")
             check_field(at, NodeGroup, "accelerators_per_node", per_node)
         looked_up(join(pointer, "accelerator"), lambda: hardware.accelerator(accelerator))
-        usual = looked_up(pointer, lambda: hardware.node_group(accelerator, nodes, per_node))
+        defaults = looked_up(pointer, lambda: hardware.node_group(accelerator, nodes, per_node))
         self.note_defaults(pointer, value, ["accelerators_per_node", "network"])
-        self.note_catalog(pointer, value, usual)
-        given = {
+        self.note_catalog(pointer, value, defaults)
+        stated = {
             name: item
             for name, item in value.items()
             if name not in ("accelerator", "accelerators_per_node")
         }
-        return _node_group(pointer, {**_fields(usual), **given})
+        return _node_group(pointer, {**_fields(defaults), **stated})
 
     def training(self, value: Any, search: SearchSpec, cluster: ClusterSpec | None) -> TrainingSpec:
         """The fields of TrainingSpec; what is left out is as the framework asked for runs it.
@@ -243,19 +243,19 @@ class _Parser:
         """
         require_object("/training", value, "an object")
         self.note_defaults("/training", value, TrainingSpec.model_fields)
-        usual: dict[str, Any] = {}
-        asked, half = search.framework, "bf16"
+        defaults: dict[str, Any] = {}
+        framework, half = search.framework, "bf16"
         if cluster is not None:
             adapts = bool(value.get("lora_rank")) and self.document.get("plan") is None
-            asked = asked or (PEFT if tunes_on_one_node(cluster, adapts) else None)
+            framework = framework or (PEFT if tunes_on_one_node(cluster, adapts) else None)
             # Nobody means bf16 on a V100.
             half = _half_precision(cluster)
-            usual["precision"] = half
-        if asked is not None:
+            defaults["precision"] = half
+        if framework is not None:
             precision, adapts = value.get("precision", half), bool(value.get("lora_rank"))
             frozen = str(value.get("frozen_dtype"))
-            usual |= usual_training(frameworks.get(asked), precision, adapts, frozen)
-        return validate("/training", {**usual, **value}, TrainingSpec)
+            defaults |= usual_training(frameworks.get(framework), precision, adapts, frozen)
+        return validate("/training", {**defaults, **value}, TrainingSpec)
 
     def search(self, value: Any) -> SearchSpec:
         """The fields of SearchSpec, and limits on plan fields beside them."""
@@ -273,11 +273,11 @@ class _Parser:
                 limit = bounds(at, name, mapping[name])
                 if limits.setdefault(name, limit) != limit:
                     raise refuse(at, "inconsistent", f"contradicts /search/limits/{name}")
-        own = {name: value[name] for name in _SEARCH_FIELDS if value.get(name) is not None}
-        if isinstance(called := own.get("framework"), str):
-            own["framework"] = looked_up("/search/framework", lambda: frameworks.get(called)).name
-        self.note_defaults("/search", own, _SEARCH_FIELDS)
-        return validate("/search", own, SearchSpec).model_copy(update={"limits": limits})
+        known = {name: value[name] for name in _SEARCH_FIELDS if value.get(name) is not None}
+        if isinstance(called := known.get("framework"), str):
+            known["framework"] = looked_up("/search/framework", lambda: frameworks.get(called)).name
+        self.note_defaults("/search", known, _SEARCH_FIELDS)
+        return validate("/search", known, SearchSpec).model_copy(update={"limits": limits})
 
     def plan(
         self, value: Any, cluster: ClusterSpec | None, search: SearchSpec, context: Context | None
@@ -331,9 +331,9 @@ class _Parser:
         # Names of our own, which need no escaping.
         self.defaulted += [f"{pointer}/{name}" for name in sorted(names) if name not in fields]
 
-    def note_catalog(self, pointer: str, fields: Mapping[str, Any], usual: NodeGroup) -> None:
+    def note_catalog(self, pointer: str, fields: Mapping[str, Any], defaults: NodeGroup) -> None:
         """Note what the catalog knows of a node and nobody gave."""
-        filled = [name for name in _CATALOG_FIELDS if getattr(usual, name) is not None]
+        filled = [name for name in _CATALOG_FIELDS if getattr(defaults, name) is not None]
         self.note_defaults(pointer, fields, filled)
 
     def refuse_unknown(
@@ -345,22 +345,22 @@ class _Parser:
         unknown = [name for name in value if name not in allowed]
         self.problems += [
             # Looking for near names takes a while; nobody reads the hints of a long list.
-            unknown_field(pointer, name, names if i < MOST_PROBLEMS else ())
+            unknown_field(pointer, name, names if i < MAX_PROBLEMS else ())
             for i, name in enumerate(unknown)
         ]
 
 
 def _merged_groups(groups: tuple[NodeGroup, ...]) -> tuple[NodeGroup, ...]:
     """Groups of equal nodes as one, in the place of the first."""
-    found: list[NodeGroup] = []
+    merged: list[NodeGroup] = []
     for group in groups:
-        for i, known in enumerate(found):
+        for i, known in enumerate(merged):
             if known.model_copy(update={"nodes": group.nodes}) == group:
-                found[i] = known.model_copy(update={"nodes": known.nodes + group.nodes})
+                merged[i] = known.model_copy(update={"nodes": known.nodes + group.nodes})
                 break
         else:
-            found.append(group)
-    return tuple(found)
+            merged.append(group)
+    return tuple(merged)
 
 
 def _node_group(pointer: str, value: Mapping[str, Any]) -> NodeGroup:

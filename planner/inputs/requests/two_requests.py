@@ -18,12 +18,12 @@ def parse_both(document: Any) -> tuple[PlanRequest, PlanRequest]:
     sides = plain_object(document)
     problems = Gathered(unknown_field("", name, SIDES) for name in sides if name not in SIDES)
 
-    def one(side: str) -> PlanRequest:
+    def parse_side(side: str) -> PlanRequest:
         if sides.get(side) is None:
             raise refuse("", "missing", "is required")
         return parse_request(sides[side], need_plan=True)
 
-    a, b = (problems.of(partial(one, side), f"/{side}") for side in SIDES)
+    a, b = (problems.of(partial(parse_side, side), f"/{side}") for side in SIDES)
     if problems or a is None or b is None:
         raise RequestError(problems)
     return a, b

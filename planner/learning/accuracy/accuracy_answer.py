@@ -170,14 +170,14 @@ def within_range(row: Row) -> bool:
 
 def remarks(row: Row) -> list[str]:
     """Why a row is not in the headline, and how its run ended."""
-    words = [] if row.table in ("scored", "not_measured") else [row.table.replace("_", " ")]
+    notes = [] if row.table in ("scored", "not_measured") else [row.table.replace("_", " ")]
     if row.quantity == "layer":
-        words.append("one layer")
+        notes.append("one layer")
     if row.out_of_memory:
-        words.append("out of memory")
+        notes.append("out of memory")
     if row.fits is False:
-        words.append("predicted not to fit")
-    return words
+        notes.append("predicted not to fit")
+    return notes
 
 
 def ratio_words(row: Row) -> str:

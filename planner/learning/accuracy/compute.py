@@ -84,7 +84,7 @@ def _row(prediction: Prediction, known: dict[str, str]) -> Row:
     if prediction.plan is not None:
         dumped = prediction.plan.model_dump()
         plan = " · ".join([*plan_words(dumped), *memory_words(dumped)])
-    ours, theirs = prediction.iteration_time_s, run.iteration_time_s
+    predicted, published = prediction.iteration_time_s, run.iteration_time_s
     model, cluster = _text(run["model"]), _text(f"{run['n_gpus']} x {run['gpu']}")
     source = _text(run.source_key)
     assumptions = [_long_text(text) for text in case.assumptions] if case else []
@@ -98,11 +98,11 @@ def _row(prediction: Prediction, known: dict[str, str]) -> Row:
         confidence=_text(run["confidence"].lower()),
         quantity="layer" if run.is_layer else "iteration",
         table=_table(prediction),
-        predicted_iteration_time_s=ours,
+        predicted_iteration_time_s=predicted,
         lowest_s=prediction.lowest_s,
         highest_s=prediction.highest_s,
-        published_iteration_time_s=theirs,
-        ln_ratio=log_of_ratio(ours, theirs) if ours and theirs else None,
+        published_iteration_time_s=published,
+        ln_ratio=log_of_ratio(predicted, published) if predicted and published else None,
         predicted_peak_bytes=prediction.peak_bytes,
         published_peak_bytes=run.peak_bytes,
         capacity_bytes=prediction.capacity_bytes,
@@ -116,7 +116,7 @@ def _row(prediction: Prediction, known: dict[str, str]) -> Row:
         assumptions=[known.setdefault(text, text) for text in assumptions],
         kind=_kind(prediction),
         doubts=list(features.doubts) if features else [],
-        intervals=_intervals(features, ours),
+        intervals=_intervals(features, predicted),
     )
 
 
@@ -133,8 +133,8 @@ def _intervals(
 ) -> dict[str, tuple[float, float]] | None:
     if features is None or seconds is None:
         return None
-    found = zip(SHARES, np.exp(intervals(SeenRun(features, 0.0))).tolist(), strict=True)
-    return {share: (seconds * low, seconds * high) for share, (low, high) in found}
+    bounds = zip(SHARES, np.exp(intervals(SeenRun(features, 0.0))).tolist(), strict=True)
+    return {share: (seconds * low, seconds * high) for share, (low, high) in bounds}
 
 
 def _text(text: str) -> str:
@@ -156,11 +156,11 @@ def _table(prediction: Prediction) -> Table:
     return "scored" if prediction.settled else "open"
 
 
-def _by(rows: Iterable[Row], key: Callable[[Row], str]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = defaultdict(list)
+def _grouped(rows: Iterable[Row], key: Callable[[Row], str]) -> dict[str, list[Row]]:
+    groups: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
-        found[key(row)].append(row)
-    return found
+        groups[key(row)].append(row)
+    return groups
 
 
 def _ratios(rows: Iterable[Row]) -> list[float]:
@@ -170,11 +170,11 @@ def _ratios(rows: Iterable[Row]) -> list[float]:
 def _time(rows: Sequence[Row]) -> TimeSummary:
     scored = [row for row in rows if row.table == "scored"]
     by_source: dict[str, SourceTime] = {}
-    for source, own in _by(scored, lambda row: row.source_key).items():
-        found = errors(_ratios(own))
-        assert found is not None
-        layers = sum(row.quantity == "layer" for row in own)
-        by_source[source] = SourceTime(layer_rows=layers, **asdict(found))
+    for source, source_rows in _grouped(scored, lambda row: row.source_key).items():
+        summary = errors(_ratios(source_rows))
+        assert summary is not None
+        layers = sum(row.quantity == "layer" for row in source_rows)
+        by_source[source] = SourceTime(layer_rows=layers, **asdict(summary))
     medians = [source.median_abs_ln for source in by_source.values()]
     mean = math.fsum(medians) / len(medians) if medians else None
     return TimeSummary(
@@ -183,29 +183,29 @@ def _time(rows: Sequence[Row]) -> TimeSummary:
         by_source=by_source,
         by_kind=_errors_by(scored, lambda row: [row.kind or ""]),
         by_doubt=_errors_by(scored, lambda row: row.doubts or ["nothing"]),
-        open=_open(rows),
+        open=_open_time(rows),
     )
 
 
 def _errors_by(rows: Iterable[Row], kinds: Callable[[Row], Sequence[str]]) -> dict[str, KindErrors]:
     """Errors of rows by kind; a row may be of several."""
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    by_kind: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         for kind in kinds(row):
             if row.ln_ratio is not None:
-                found[kind][row.source_key].append(row.ln_ratio)
-    return {kind: KindErrors.from_runs(own) for kind, own in sorted(found.items())}
+                by_kind[kind][row.source_key].append(row.ln_ratio)
+    return {kind: KindErrors.from_runs(by_source) for kind, by_source in sorted(by_kind.items())}
 
 
-def _open(rows: Iterable[Row]) -> OpenTime:
-    own = [row for row in rows if row.table == "open"]
-    found: Errors | None = errors(_ratios(own))
-    if found is None:
+def _open_time(rows: Iterable[Row]) -> OpenTime:
+    open_rows = [row for row in rows if row.table == "open"]
+    summary: Errors | None = errors(_ratios(open_rows))
+    if summary is None:
         return OpenTime(
             n=0, median_abs_ln=None, p90_abs_ln=None, bias_ln=None, within_range_share=None
         )
-    inside = sum(within_range(row) for row in own) / len(own)
-    return OpenTime(within_range_share=inside, **asdict(found))
+    inside = sum(within_range(row) for row in open_rows) / len(open_rows)
+    return OpenTime(within_range_share=inside, **asdict(summary))
 
 
 def _counts_as_peak(row: Row) -> bool:
@@ -215,20 +215,20 @@ def _counts_as_peak(row: Row) -> bool:
 
 def _memory(rows: Sequence[Row]) -> MemorySummary:
     """Peaks of confident rows whose plan is known, and every confident out-of-memory row."""
-    own = list(filter(_counts_as_peak, rows))
-    found = _peaks(own)
+    peak_rows = list(filter(_counts_as_peak, rows))
+    summary = _peaks(peak_rows)
     by_source: dict[str, SourceMemory] = {}
-    for source, part in _by(own, lambda row: row.source_key).items():
+    for source, part in _grouped(peak_rows, lambda row: row.source_key).items():
         errors_of_source = _peaks(part)
         assert errors_of_source is not None
         by_source[source] = SourceMemory(**asdict(errors_of_source))
     overflowed = [row for row in rows if row.out_of_memory and row.confidence != "low"]
     return MemorySummary(
-        n=len(own),
-        median_abs_ln=found and found.median_abs_ln,
-        mean_abs_error=found and found.mean_abs_error,
-        mean_error=found and found.mean_error,
-        under_predicted_share=found and found.under_predicted_share,
+        n=len(peak_rows),
+        median_abs_ln=summary and summary.median_abs_ln,
+        mean_abs_error=summary and summary.mean_abs_error,
+        mean_error=summary and summary.mean_error,
+        under_predicted_share=summary and summary.under_predicted_share,
         oom_caught=sum(row.fits is False for row in overflowed),
         oom_rows=len(overflowed),
         ran_but_predicted_not_to_fit=[
@@ -252,26 +252,28 @@ def _rankings(rows: Iterable[Row]) -> dict[str, Ranking]:
     some plans of a group round the global batch to what they divide.
     """
     scored = [row for row in rows if row.table == "scored" and row.quantity == "iteration"]
-    groups = _by(scored, lambda row: row.ranking_group)
+    groups = _grouped(scored, lambda row: row.ranking_group)
     plans = {
-        name: list(_by(own, lambda row: row.config_group or f"row {row.id}").values())
-        for name, own in groups.items()
+        name: list(_grouped(group, lambda row: row.config_group or f"row {row.id}").values())
+        for name, group in groups.items()
     }
     repeats: dict[str, list[list[float]]] = defaultdict(list)
-    for own in plans.values():
-        repeats[own[0][0].source_key] += [[_measured(row) for row in plan] for plan in own]
+    for group in plans.values():
+        repeats[group[0][0].source_key] += [
+            [_published_s_per_sample(row) for row in plan] for plan in group
+        ]
     spreads = {source: repeat_spread(times) for source, times in repeats.items()}
     return {
-        name: _ranking(own, spreads[own[0][0].source_key])
-        for name, own in plans.items()
-        if len(own) > 1
+        name: _ranking(group, spreads[group[0][0].source_key])
+        for name, group in plans.items()
+        if len(group) > 1
     }
 
 
 def _ranking(plans: Sequence[Sequence[Row]], spread: float | None) -> Ranking:
-    predicted = [_mean([_predicted(row) for row in plan]) for plan in plans]
-    published = [_mean([_measured(row) for row in plan]) for plan in plans]
-    many = [len({_measured(row) for row in plan}) for plan in plans]
+    predicted = [_mean([_predicted_s_per_sample(row) for row in plan]) for plan in plans]
+    published = [_mean([_published_s_per_sample(row) for row in plan]) for plan in plans]
+    many = [len({_published_s_per_sample(row) for row in plan}) for plan in plans]
     regret = top1_regret(predicted, published)
     assert regret is not None
     return Ranking(
@@ -287,9 +289,9 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def _predicted(row: Row) -> float:
+def _predicted_s_per_sample(row: Row) -> float:
     return (row.predicted_iteration_time_s or math.nan) / (row.global_batch_size or 1)
 
 
-def _measured(row: Row) -> float:
+def _published_s_per_sample(row: Row) -> float:
     return (row.published_iteration_time_s or math.nan) / (row.global_batch_size or 1)

@@ -87,15 +87,15 @@ def _sights(rows: Iterable[dict[str, str]]) -> Iterator[Sight]:
 @cache
 def first_sight_summary() -> FirstSight:
     """The errors of the record, by kind of model."""
-    found = sights()
+    seen = sights()
     by_kind: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for one in found:
-        by_kind[one.kind][one.source].append(one.run.ln)
+    for sight in seen:
+        by_kind[sight.kind][sight.source].append(sight.run.ln)
     return FirstSight(
-        runs=len(found),
-        sources=len({one.source for one in found}),
-        commits=tuple(dict.fromkeys(one.commit for one in found)),
-        by_kind={kind: KindErrors.from_runs(own) for kind, own in sorted(by_kind.items())},
+        runs=len(seen),
+        sources=len({s.source for s in seen}),
+        commits=tuple(dict.fromkeys(s.commit for s in seen)),
+        by_kind={kind: KindErrors.from_runs(errors) for kind, errors in sorted(by_kind.items())},
     )
 
 

@@ -19,7 +19,7 @@ from planner.evidence.uncertainty.first_sight import Belief, first_sight, prior,
 from planner.evidence.uncertainty.posterior import SHARES, SeenRun
 
 DRAWS = 50
-LEAST_OF_KIND = 5
+MIN_OF_KIND = 5
 
 
 class IntervalScore(Document):
@@ -48,7 +48,7 @@ class Shots(Document):
     """Median |ln(predicted / measured)| of a source's other rows once K of its rows were seen.
 
     Each source of enough rows, the mean over draws; mean: over sources.  mean_by_kind: of the other
-    rows that are dense or mixtures of experts, over sources with LEAST_OF_KIND of them and more.
+    rows that are dense or mixtures of experts, over sources with MIN_OF_KIND of them and more.
     """
 
     mean: FiniteFloat
@@ -63,7 +63,7 @@ def interval_summary(runs: Sequence[SeenRun]) -> IntervalSummary | None:
     bounds = np.array([intervals(run) for run in runs])
     low, high = bounds[:, :, 0], bounds[:, :, 1]
     ln = np.array([run.ln for run in runs])[:, None]
-    held, widths = (low <= ln) & (ln <= high), high - low
+    hits, widths = (low <= ln) & (ln <= high), high - low
     by_source, by_kind = defaultdict(list), defaultdict(list)
     for i, run in enumerate(runs):
         by_source[run.features.groups[3]].append(i)
@@ -71,14 +71,14 @@ def interval_summary(runs: Sequence[SeenRun]) -> IntervalSummary | None:
 
     def score(rows: list[int]) -> IntervalScore:
         return IntervalScore(
-            n=len(rows), held=_named(held[rows].mean(0)), mean_width_ln=_named(widths[rows].mean(0))
+            n=len(rows), held=_named(hits[rows].mean(0)), mean_width_ln=_named(widths[rows].mean(0))
         )
 
-    alike = np.mean([held[rows].mean(0) for rows in by_source.values()], 0)
-    same = [2.0 * np.quantile(np.abs(ln), share) for share in held.mean(0)]
+    by_sources = np.mean([hits[rows].mean(0) for rows in by_source.values()], 0)
+    same = [2.0 * np.quantile(np.abs(ln), share) for share in hits.mean(0)]
     return IntervalSummary(
         rows=score(list(range(len(runs)))),
-        held_mean_of_sources=_named(alike),
+        held_mean_of_sources=_named(by_sources),
         constant_width_ln=_named(same),
         by_source={key: score(rows) for key, rows in by_source.items()},
         by_kind={key: score(rows) for key, rows in by_kind.items()},
@@ -87,12 +87,12 @@ def interval_summary(runs: Sequence[SeenRun]) -> IntervalSummary | None:
 
 def intervals(run: SeenRun) -> list[tuple[float, float]]:
     """Low and high of ln(measured / estimated) for each of SHARES, no run of its source seen."""
-    found = first_sight().mixture(run.features)
-    return [found.bounds(float(share)) for share in SHARES]
+    mixture = first_sight().mixture(run.features)
+    return [mixture.bounds(float(share)) for share in SHARES]
 
 
 def shots(runs: Iterable[SeenRun], counts: Sequence[int]) -> dict[str, Shots]:
-    """By K: how far off the other rows of a source are once K rows of it were seen.
+    """The errors of the other rows of a source once K rows of it were seen, by K.
 
     As for a site (planner/learning/sites), rows are taken over what is answered without them.
     counts: each K.  Sources with fewer than two rows beside the largest K are left out, so that
@@ -101,36 +101,36 @@ def shots(runs: Iterable[SeenRun], counts: Sequence[int]) -> dict[str, Shots]:
     by_source: dict[str, list[SeenRun]] = defaultdict(list)
     for run in runs:
         by_source[run.features.groups[3]].append(run)
-    enough = {key: own for key, own in by_source.items() if len(own) >= max(counts) + 2}
+    enough = {key: runs for key, runs in by_source.items() if len(runs) >= max(counts) + 2}
     if not enough:
         return {}
-    return {str(count): _after(count, enough) for count in counts}
+    return {str(count): _errors_after(count, enough) for count in counts}
 
 
-def _after(count: int, by_source: Mapping[str, Sequence[SeenRun]]) -> Shots:
+def _errors_after(count: int, by_source: Mapping[str, Sequence[SeenRun]]) -> Shots:
     """The errors once `count` rows of each source were seen."""
-    found: dict[str, float] = {}
-    of_kind: dict[str, list[float]] = defaultdict(list)
-    for source, own in by_source.items():
-        errors, kinds = _errors(own, count), np.array([_kind(run) for run in own])
-        found[source] = float(np.mean(np.nanmedian(errors, 1)))
+    medians: dict[str, float] = {}
+    by_kind: dict[str, list[float]] = defaultdict(list)
+    for source, of_source in by_source.items():
+        errors, kinds = _errors(of_source, count), np.array([_kind(run) for run in of_source])
+        medians[source] = float(np.mean(np.nanmedian(errors, 1)))
         for kind in set(kinds.tolist()):
-            if (kinds == kind).sum() >= max(LEAST_OF_KIND, count + 1):
+            if (kinds == kind).sum() >= max(MIN_OF_KIND, count + 1):
                 middle = np.nanmedian(errors[:, kinds == kind], 1)
-                of_kind[kind].append(float(np.mean(middle)))
+                by_kind[kind].append(float(np.mean(middle)))
     return Shots(
-        mean=float(np.mean(list(found.values()))),
-        mean_by_kind={kind: float(np.mean(own)) for kind, own in of_kind.items()},
-        by_source=found,
+        mean=float(np.mean(list(medians.values()))),
+        mean_by_kind={kind: float(np.mean(of_source)) for kind, of_source in by_kind.items()},
+        by_source=medians,
     )
 
 
-def _errors(own: Sequence[SeenRun], count: int) -> Array:
+def _errors(runs: Sequence[SeenRun], count: int) -> Array:
     """|ln| of the rows of a source over draws of those that were seen, shape (draws, rows)."""
     random = Random(count)
-    draws = [random.sample(range(len(own)), count) for _ in range(DRAWS if count else 1)]
-    rows, ln = rows_of(prior(), [run.features for run in own]), np.array([run.ln for run in own])
-    errors = np.abs(ln - [Belief(prior(), [own[i] for i in seen]).means(rows) for seen in draws])
+    draws = [random.sample(range(len(runs)), count) for _ in range(DRAWS if count else 1)]
+    rows, ln = rows_of(prior(), [run.features for run in runs]), np.array([run.ln for run in runs])
+    errors = np.abs(ln - [Belief(prior(), [runs[i] for i in seen]).means(rows) for seen in draws])
     for of_draw, seen in zip(errors, draws, strict=True):
         of_draw[seen] = np.nan  # only the others count
     return np.asarray(errors)

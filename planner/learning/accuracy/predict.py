@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,8 +85,8 @@ def _error_line(error: ValueError) -> str:
     """What is wrong, on one line."""
     text = str(error)
     if isinstance(error, ValidationError):
-        found = error.errors(include_url=False)[:3]
-        text = "; ".join(f"{'/'.join(map(str, e['loc']))}: {e['msg']}".lstrip(": ") for e in found)
+        errors = error.errors(include_url=False)[:3]
+        text = "; ".join(f"{'/'.join(map(str, e['loc']))}: {e['msg']}".lstrip(": ") for e in errors)
     return " ".join(text.split())[:300] or "no reason known"
 
 
@@ -114,16 +114,12 @@ def _predict(
             raise ValueError("the plan is beyond what the cost model can price")
         rows.append((seconds, peak, driver <= capacity, plan, parts, driver))
     fitting = [row for row in rows if row[2]]
-    best = _middle_row(fitting or rows)
-    low, high = (f(row[0] for row in fitting or rows) for f in (min, max))
+    # Of what the run may mean, the middle by time: nobody knows that it was tuned.
+    by_time = sorted(fitting or rows, key=lambda row: row[0])
+    best, low, high = by_time[(len(by_time) - 1) // 2], by_time[0][0], by_time[-1][0]
     return Prediction(
         run, case, best[0], low, high, best[1], best[5], capacity, best[2], best[4], best[3]
     )
 
 
 Row = tuple[float, float, bool, ParallelPlan, dict[str, float], float]
-
-
-def _middle_row(rows: Sequence[Row]) -> Row:
-    """Of what a row may mean, the middle by time: nobody knows that it was tuned."""
-    return sorted(rows, key=lambda row: row[0])[(len(rows) - 1) // 2]

@@ -46,25 +46,25 @@ class ReportsAnswer(Document):
 def score_reports(folder: Path) -> ReportsAnswer:
     """Read and score all reports of a folder.  Raises RequestError where one is none."""
     files = _files(folder)
-    runs = [run for file in files for run in _read(file).runs]
+    runs = [run for file in files for run in _read_report(file).runs]
     # The same run in two reports is one measurement.
     by_content = {json.dumps(run.model_dump(mode="json"), sort_keys=True): run for run in runs}
-    own = list(by_content.values())
+    distinct = list(by_content.values())
     kinds: dict[str, list[ReportedRun]] = defaultdict(list)
-    for run in own:
+    for run in distinct:
         kinds[f"{'experts' if run.experts else 'dense'} on {run.accelerator}"].append(run)
     peaks = [
         (run.predicted_peak_bytes, run.measured_peak_bytes)
-        for run in own
+        for run in distinct
         if run.predicted_peak_bytes and run.measured_peak_bytes
     ]
     memory = memory_errors(*zip(*peaks, strict=True)) if peaks else None
     return ReportsAnswer(
         files=len(files),
-        runs=len(own),
-        repeated=len(runs) - len(own),
-        versions=tuple(sorted({run.version for run in own})),
-        time=_errors(own),
+        runs=len(distinct),
+        repeated=len(runs) - len(distinct),
+        versions=tuple(sorted({run.version for run in distinct})),
+        time=_errors(distinct),
         by_kind={kind: _errors(kinds[kind]) for kind in sorted(kinds)},
         memory_runs=len(peaks),
         memory_mean_abs_error=memory and memory.mean_abs_error,
@@ -75,32 +75,32 @@ def _files(folder: Path) -> Sequence[Path]:
     name = shown(str(folder))
     if not folder.is_dir():
         raise refuse("/reports", "no_folder", f"{name} is no folder of reports")
-    found = sorted(folder.glob("*.json"))
-    if not found:
+    files = sorted(folder.glob("*.json"))
+    if not files:
         raise refuse("/reports", "no_reports", f"{name} has no .json file")
-    if len(found) > MOST_FILES:
-        detail = f"{name} has {len(found):,} reports; at most {MOST_FILES:,} at a time"
+    if len(files) > MOST_FILES:
+        detail = f"{name} has {len(files):,} reports; at most {MOST_FILES:,} at a time"
         raise refuse("/reports", "too_many", detail)
-    return found
+    return files
 
 
-def _read(file: Path) -> RunReport:
+def _read_report(file: Path) -> RunReport:
     """The report in a file; problems begin with its name.  Raises RequestError."""
     try:
         return validate("", load_document(file), RunReport)
     except RequestError as error:
-        raise RequestError(_of_file(error, file.name)) from None
+        raise RequestError(_in_file(error, file.name)) from None
 
 
-def _of_file(error: RequestError, name: str) -> Iterator[Problem]:
-    for one in error.problems:
-        yield one.model_copy(update={"detail": f"{name}: {one.detail}"})
+def _in_file(error: RequestError, name: str) -> Iterator[Problem]:
+    for item in error.problems:
+        yield item.model_copy(update={"detail": f"{name}: {item.detail}"})
 
 
 def _errors(runs: Iterable[ReportedRun]) -> ReportedErrors:
-    found = errors([log_of_ratio(run.predicted_s, run.measured_s) for run in runs])
-    assert found is not None
+    summary = errors([log_of_ratio(run.predicted_s, run.measured_s) for run in runs])
+    assert summary is not None
     return ReportedErrors(
-        runs=found.n, median_abs_ln=found.median_abs_ln, p90_abs_ln=found.p90_abs_ln,
-        bias_ln=found.bias_ln,
+        runs=summary.n, median_abs_ln=summary.median_abs_ln, p90_abs_ln=summary.p90_abs_ln,
+        bias_ln=summary.bias_ln,
     )  # fmt: skip

@@ -20,7 +20,7 @@ from planner.learning.accuracy.predict import Prediction
 Values = Sequence[float] | np.ndarray
 # Pairs of more plans than this are not all compared for the ceiling; evenly spread ones stand
 # for all.
-_MOST_IN_CEILING = 1_000
+_MAX_IN_CEILING = 1_000
 
 
 def counts(prediction: Prediction) -> bool:
@@ -55,11 +55,11 @@ def features_of(prediction: Prediction) -> ErrorFeatures | None:
 
 def seen_runs(predictions: Iterable[Prediction]) -> tuple[SeenRun, ...]:
     """The runs that count, with what was missed."""
-    found = []
+    seen = []
     for prediction in predictions:
         if counts(prediction) and (features := features_of(prediction)) is not None:
-            found.append(SeenRun(features, -log_ratio(prediction)))
-    return tuple(found)
+            seen.append(SeenRun(features, -log_ratio(prediction)))
+    return tuple(seen)
 
 
 def log_of_ratio(predicted: float, published: float) -> float:
@@ -69,11 +69,11 @@ def log_of_ratio(predicted: float, published: float) -> float:
 
 def log_ratios(predictions: Iterable[Prediction]) -> dict[str, np.ndarray]:
     """ln(predicted / published) of the headline rows, by source."""
-    found: dict[str, list[float]] = defaultdict(list)
+    by_source: dict[str, list[float]] = defaultdict(list)
     for prediction in predictions:
         if counts(prediction):
-            found[prediction.run.source_key].append(log_ratio(prediction))
-    return {key: np.array(values) for key, values in found.items()}
+            by_source[prediction.run.source_key].append(log_ratio(prediction))
+    return {key: np.array(values) for key, values in by_source.items()}
 
 
 @dataclass(frozen=True)
@@ -156,9 +156,9 @@ def _inversions(values: np.ndarray) -> int:
     """Pairs of which the first is larger than the second."""
     if len(values) < 2:
         return 0
-    left, right = values[: len(values) // 2], values[len(values) // 2 :]
-    across = len(left) * len(right) - np.searchsorted(np.sort(left), right, side="right").sum()
-    return int(across) + _inversions(left) + _inversions(right)
+    first, second = values[: len(values) // 2], values[len(values) // 2 :]
+    across = len(first) * len(second) - np.searchsorted(np.sort(first), second, side="right").sum()
+    return int(across) + _inversions(first) + _inversions(second)
 
 
 def top1_regret(predicted: Values, published: Values) -> float | None:
@@ -197,9 +197,9 @@ def tau_ceiling(times: Values, measurements: Sequence[int], spread: float) -> fl
     """
     logs = np.log(np.asarray(times, dtype=float))
     many = np.asarray(measurements, dtype=float)
-    if len(logs) > _MOST_IN_CEILING:
+    if len(logs) > _MAX_IN_CEILING:
         chosen = np.argsort(logs, kind="stable")
-        chosen = chosen[np.linspace(0, len(logs) - 1, _MOST_IN_CEILING).astype(int)]
+        chosen = chosen[np.linspace(0, len(logs) - 1, _MAX_IN_CEILING).astype(int)]
         logs, many = logs[chosen], many[chosen]
     pairs = math.comb(len(logs), 2)
     untied = pairs - _tied(np.unique(logs, return_inverse=True)[1].ravel())
@@ -208,6 +208,6 @@ def tau_ceiling(times: Values, measurements: Sequence[int], spread: float) -> fl
     if spread <= 0:
         return 1.0
     i, j = np.triu_indices(len(logs), 1)
-    apart = np.abs(logs[i] - logs[j]) / (spread * np.sqrt(2 / many[i] + 2 / many[j]))
-    expected = sum(map(math.erf, apart.tolist()))
+    distances = np.abs(logs[i] - logs[j]) / (spread * np.sqrt(2 / many[i] + 2 / many[j]))
+    expected = sum(map(math.erf, distances.tolist()))
     return min(1.0, expected / math.sqrt(pairs * untied))

@@ -37,33 +37,33 @@ def assumptions(rows: Sequence[Row]) -> dict[str, Assumption]:
     """
     frequent = Counter(text for row in rows for text in row.assumptions)
     sizes: dict[str, list[float]] = defaultdict(list)
-    found: dict[str, list[float]] = defaultdict(list)
+    excess: dict[str, list[float]] = defaultdict(list)
     for row in rows:
         if row.ln_ratio is not None:
             sizes[row.source_key].append(abs(row.ln_ratio))
-    means = {source: sum(own) / len(own) for source, own in sizes.items()}
+    means = {source: sum(errors) / len(errors) for source, errors in sizes.items()}
     for row in rows:
         if row.ln_ratio is not None:
             for text in row.assumptions:
-                found[text].append(abs(row.ln_ratio) - means[row.source_key])
+                excess[text].append(abs(row.ln_ratio) - means[row.source_key])
     ordered = sorted(frequent, key=lambda text: (-frequent[text], text))
     return {
         text: Assumption(
-            number, text, frequent[text], sum(found[text]) / (len(found[text]) + _PRIOR_ROWS)
+            number, text, frequent[text], sum(excess[text]) / (len(excess[text]) + _PRIOR_ROWS)
         )
         for number, text in enumerate(ordered, 1)
     }
 
 
-def suspects(row: Row, assumptions: dict[str, Assumption], most: int = 2) -> list[Assumption]:
+def suspects(row: Row, assumptions: dict[str, Assumption], count: int = 2) -> list[Assumption]:
     """The assumptions of a row whose rows are clearly further off than others, worst first."""
-    own = [
+    known = [
         assumptions[text] for text in row.assumptions if assumptions[text].excess_abs_ln > _NOTABLE
     ]
-    return sorted(own, key=lambda assumption: -assumption.excess_abs_ln)[:most]
+    return sorted(known, key=lambda assumption: -assumption.excess_abs_ln)[:count]
 
 
-def worst(rows: Sequence[Row], most: int) -> list[Row]:
+def worst(rows: Sequence[Row], count: int) -> list[Row]:
     """The scored rows that are furthest off."""
     scored = [row for row in rows if row.table == "scored"]
-    return sorted(scored, key=lambda row: -abs(row.ln_ratio or 0.0))[:most]
+    return sorted(scored, key=lambda row: -abs(row.ln_ratio or 0.0))[:count]

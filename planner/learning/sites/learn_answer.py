@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from cost_models.spec import ClusterSpec
 from planner.documents.plan_report import Document
-from planner.documents.problems import MOST_PROBLEMS, Problem, RequestError, refuse
+from planner.documents.problems import MAX_PROBLEMS, Problem, RequestError, refuse
 from planner.documents.request import PlanRequest
 from planner.evidence.uncertainty import site_storage as storage
 from planner.evidence.uncertainty.site import LearnedRun, Site
@@ -16,7 +15,7 @@ from planner.learning.sites.learned_run import LearningRequest, learned_run
 
 # A run that is this many times slower or faster than estimated was probably on another cluster.
 FAR = 2.0
-MOST_LOGS = 100
+MAX_LOGS = 100
 
 
 class ReadRun(Document):
@@ -51,7 +50,7 @@ class LearnAnswer(Document):
     @property
     def new(self) -> tuple[LearnedRun, ...]:
         """The runs that the site does not have yet."""
-        return tuple(one.run for one in self.runs if not one.known)
+        return tuple(row.run for row in self.runs if not row.known)
 
 
 def read_runs(logs: Sequence[tuple[str, Iterable[str]]], request: LearningRequest) -> LearnAnswer:
@@ -60,29 +59,29 @@ def read_runs(logs: Sequence[tuple[str, Iterable[str]]], request: LearningReques
     Raises RequestError where a log cannot be read, or no row of a table can be learned.
     """
     storage.check_name(request.site)
-    if len(logs) > MOST_LOGS:
-        raise refuse("/log", "length", f"at most {MOST_LOGS} logs at a time, got {len(logs)}")
+    if len(logs) > MAX_LOGS:
+        raise refuse("/log", "length", f"at most {MAX_LOGS} logs at a time, got {len(logs)}")
     site = _site(request.site)
     known = {run.id for run in site.runs}
     runs: list[ReadRun] = []
     refused: list[tuple[RefusedRun, RequestError]] = []
     for name, lines in logs:
-        for log, several in _read(name, lines, request, len(logs) > 1):
+        for log, is_table in _runs_of_log(name, lines, request, len(logs) > 1):
             try:
                 run = learned_run(log, request, site)
             except RequestError as error:
-                if not several:
+                if not is_table:
                     raise _named(error, log.name) if len(logs) > 1 else error from None
-                why = "; ".join(problem.detail for problem in _named(error, log.name).problems)
-                refused.append((RefusedRun(name=log.name, why=why), error))
+                reason = "; ".join(problem.detail for problem in _named(error, log.name).problems)
+                refused.append((RefusedRun(name=log.name, why=reason), error))
                 continue
             runs.append(_described(log, run, site, run.id in known))
             known.add(run.id)
     if not runs:
-        found = (_named(error, one.name) for one, error in refused[:MOST_PROBLEMS])
-        raise RequestError(problem for error in found for problem in error.problems)
+        errors = (_named(error, r.name) for r, error in refused[:MAX_PROBLEMS])
+        raise RequestError(problem for error in errors for problem in error.problems)
     return LearnAnswer(
-        site=request.site, kept=False, runs=tuple(runs), refused=tuple(one for one, _ in refused),
+        site=request.site, kept=False, runs=tuple(runs), refused=tuple(r for r, _ in refused),
         site_runs=len(site.runs),
     )  # fmt: skip
 
@@ -100,7 +99,7 @@ def _site(name: str) -> Site:
         raise refuse("/site", "inconsistent", str(error)) from None
 
 
-def _read(
+def _runs_of_log(
     name: str, lines: Iterable[str], request: LearningRequest, named: bool
 ) -> Iterator[tuple[RunLog, bool]]:
     """The runs of a log, and whether it is a table.  Raises RequestError."""
@@ -117,12 +116,12 @@ def _read(
 
 
 def _named(error: RequestError, name: str) -> RequestError:
-    def own(problem: Problem) -> Problem:
+    def named(problem: Problem) -> Problem:
         if problem.detail.startswith(name):
             return problem
         return problem.model_copy(update={"detail": f"{name}: {problem.detail}"})
 
-    return RequestError(map(own, error.problems))
+    return RequestError(map(named, error.problems))
 
 
 def _described(log: RunLog, run: LearnedRun, site: Site, known: bool) -> ReadRun:
@@ -140,12 +139,9 @@ def _doubts(run: LearnedRun, site: Site) -> Iterator[str]:
             "on it; a run this far off counts less"
         )
     request = PlanRequest.model_validate(run.request)
-    need, have = price(request, site).peak_bytes["in use"], _capacity(request.cluster)
+    need = price(request, site).peak_bytes["in use"]
+    have = request.cluster.groups[0].accelerator.memory_bytes
     if need > have:
         yield (
             f"is predicted not to fit ({need / 2**30:.1f} of {have / 2**30:.1f} GiB), yet it ran"
         )
-
-
-def _capacity(cluster: ClusterSpec) -> float:
-    return cluster.groups[0].accelerator.memory_bytes

@@ -54,7 +54,7 @@ RUNTIMES: dict[CodeBase, str] = {
 WHOLE_MODELS: tuple[CodeBase, ...] = ("trainer", "accelerate")
 # Memory reports, the most informative first.
 REPORTS = ("max allocated", "max reserved", "in use")
-MOST_NOTES = 50
+MAX_NOTES = 50
 
 
 @dataclass(frozen=True)
@@ -79,27 +79,27 @@ def setting(text: str) -> tuple[str, Any]:
     if not equals or not dot or part not in PARTS or not name:
         detail = f"must be such as plan.recompute=full or model.vocab_size=32000, got {shown(text)}"
         raise refuse("/set", "not_allowed", detail, text, allowed=PARTS)
-    words = [scalar(word.strip(), "/set") for word in value.split(",")]
-    return f"{part}.{name}", words if len(words) > 1 else words[0]
+    values = [scalar(item.strip(), "/set") for item in value.split(",")]
+    return f"{part}.{name}", values if len(values) > 1 else values[0]
 
 
-def learned_run(log: RunLog, asked: LearningRequest, site: Site) -> LearnedRun:
+def learned_run(log: RunLog, learning: LearningRequest, site: Site) -> LearnedRun:
     """The run of a log, read and priced.  Raises RequestError."""
-    request, assumed = request_of(log, asked)
+    request, assumed = request_of(log, learning)
     if reasons := illegal(request, request.named_plan):
         raise RequestError(from_reasons(reasons))
     memory = next((m for name in REPORTS for m in log.memory if m.quantity == name), None)
     step = log.step
     measured = {
-        "id": digest(log, asked.files or {}),
+        "id": digest(log, learning.files or {}),
         "file": one_line(log.name)[:200],
         "code_base": log.code_base,
         "learned_at": datetime.now(UTC),
         "left_open": assumed,
-        "assumed": tuple(one_line(one)[:2_000] for one in log.assumed[:MOST_NOTES]),
+        "assumed": tuple(one_line(note)[:2_000] for note in log.assumed[:MAX_NOTES]),
         "step_s": step.seconds,
         "steps": step.steps,
-        "left_out": {one.reason: one.steps for one in step.left_out},
+        "left_out": {note.reason: note.steps for note in step.left_out},
         "peak_bytes": memory.bytes if memory else None,
         "memory_quantity": memory.quantity if memory else None,
     }
@@ -113,28 +113,28 @@ def learned_run(log: RunLog, asked: LearningRequest, site: Site) -> LearnedRun:
 
 def digest(log: RunLog, files: Collection[str]) -> str:
     """A digest of the log's own content, independent of the file's name and of stated values."""
-    said = sorted((one.field, str(one.value)) for one in _printed_facts(log, files))
-    memory = [[one.quantity, one.bytes] for one in log.memory]
-    content = [log.code_base, log.step.seconds, log.step.steps, memory, said]
+    facts = sorted((fact.field, str(fact.value)) for fact in _printed_facts(log, files))
+    memory = [[fact.quantity, fact.bytes] for fact in log.memory]
+    content = [log.code_base, log.step.seconds, log.step.steps, memory, facts]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
 
 
-def request_of(log: RunLog, asked: LearningRequest) -> tuple[PlanRequest, tuple[str, ...]]:
+def request_of(log: RunLog, learning: LearningRequest) -> tuple[PlanRequest, tuple[str, ...]]:
     """The request of a log's run, and the values assumed for fields that it does not state.
 
     Raises RequestError where a value is missing, or is stated twice and differently.
     """
-    settings = dict(asked.settings or {})
-    _check_accelerator(log, asked.cluster)
-    _check_settings(log, settings, asked.files or {})
-    document = _document(log, asked)
+    settings = dict(learning.settings or {})
+    _check_accelerator(log, learning.cluster)
+    _check_settings(log, settings, learning.files or {})
+    document = _document(log, learning)
     for path, value in settings.items():
         part, _, name = path.partition(".")
         document[part] = {**document[part], name: value}
     if log.reading is None:
         _check_complete(log, document)
         document["plan"] = _every_layer(document["plan"], document["model"])
-    document["cluster"] = _used_cluster(asked.cluster, log, document["plan"]).model_dump(
+    document["cluster"] = _used_cluster(learning.cluster, log, document["plan"]).model_dump(
         mode="json", exclude_none=True
     )
     request = parse_request(document, need_plan=True)
@@ -202,7 +202,7 @@ def _every_layer(plan: Mapping[str, Any], model: Any) -> dict[str, Any]:
     layers = model.get("num_layers") if isinstance(model, dict) else None
     chunks = [plan.get(name, 1) for name in ("pp", "vpp")]
     counts = [layers, *chunks]
-    if plan.get("recompute") != "full" or not all(type(one) is int and one for one in counts):
+    if plan.get("recompute") != "full" or not all(type(count) is int and count for count in counts):
         return dict(plan)
     return {"recompute_num_layers": -(-counts[0] // prod(chunks)), **plan}
 
@@ -231,25 +231,25 @@ def _check_settings(log: RunLog, settings: Mapping[str, Any], files: Collection[
     for fact in _printed_facts(log, files):
         if fact.field not in settings or settings[fact.field] == fact.value:
             continue
-        value, where = settings[fact.field], f"{log.name} line {fact.line}"
-        detail = f"{fact.field} is set to {shown(value)}, but {where} says {shown(fact.value)}"
+        value, place = settings[fact.field], f"{log.name} line {fact.line}"
+        detail = f"{fact.field} is set to {shown(value)}, but {place} says {shown(fact.value)}"
         raise refuse("/set", "contradicts_log", detail, value, allowed=(str(fact.value),))
 
 
 def _printed_facts(log: RunLog, files: Collection[str]) -> list[Fact]:
     """The fields that the log itself prints."""
-    return [one for one in log.facts if one.line and one.file not in files]
+    return [fact for fact in log.facts if fact.line and fact.file not in files]
 
 
 def _check_model(log: RunLog, request: PlanRequest) -> None:
     """Raise RequestError if the model contradicts what the log prints of it."""
     for name in SHAPE:
-        logged, own = log.get(f"model.{name}"), getattr(request.model, name)
+        logged, value = log.get(f"model.{name}"), getattr(request.model, name)
         # A log prints the width of one half of a gated MLP, or of both.
-        if logged is None or logged == own or (name == "ffn_hidden_size" and logged == 2 * own):
+        if logged is None or logged == value or (name == "ffn_hidden_size" and logged == 2 * value):
             continue
-        detail = f"{request.model.name} has {name} {own}, the model of {log.name} has {logged}"
-        raise refuse("/model", "another_model", detail, own, allowed=(str(logged),))
+        detail = f"{request.model.name} has {name} {value}, the model of {log.name} has {logged}"
+        raise refuse("/model", "another_model", detail, value, allowed=(str(logged),))
 
 
 def _used_cluster(cluster: ClusterSpec, log: RunLog, plan: Mapping[str, Any]) -> ClusterSpec:
@@ -276,16 +276,16 @@ def _used_cluster(cluster: ClusterSpec, log: RunLog, plan: Mapping[str, Any]) ->
 
 def _check_accelerator(log: RunLog, cluster: ClusterSpec) -> None:
     """Raise RequestError where the log names another accelerator than the cluster's."""
-    named, own = log.get("accelerator"), cluster.groups[0].accelerator.id
+    named, name = log.get("accelerator"), cluster.groups[0].accelerator.id
     if named is None:
         return
     try:
         logged = accelerator_id(str(named)).value
     except ValueError:
         return
-    if logged != own:
-        detail = f"{log.name} ran on {shown(named)} ({logged}), the cluster has {own}"
-        raise refuse("/cluster", "another_accelerator", detail, own, allowed=(logged,))
+    if logged != name:
+        detail = f"{log.name} ran on {shown(named)} ({logged}), the cluster has {name}"
+        raise refuse("/cluster", "another_accelerator", detail, name, allowed=(logged,))
 
 
 def _assumed(path: str, request: PlanRequest) -> str:

@@ -49,23 +49,23 @@ def learned_step(
     """
     storage.check_name(site)
     measured = read_steps(lines, name)
-    asked = _as_measured(document, measured)
-    best = layouts(asked)[0]
+    rl = _as_measured(document, measured)
+    best = layouts(rl)[0]
     taken = measured.parts_s.get("generation")
     if not taken or best.name != "synchronous":
-        what = "times no generation" if not taken else f"is of a step {best.name}"
-        detail = f"{name} {what}: a rate is learned where steps wait for their responses"
+        fault = "times no generation" if not taken else f"is of a step {best.name}"
+        detail = f"{name} {fault}: a rate is learned where steps wait for their responses"
         raise refuse("/log", "no_rate", detail)
     digest = _digest(measured)
-    kept = storage.find_or_new(site)
+    stored = storage.find_or_new(site)
     step = LearnedStep(
         id=digest, file=one_line(name)[:200], trainer=measured.trainer,
-        learned_at=datetime.now(UTC), request=asked.document(), steps=measured.steps,
+        learned_at=datetime.now(UTC), request=rl.document(), steps=measured.steps,
         generation_s=taken, estimated_s=best.engines.seconds, version=__version__,
     )  # fmt: skip
-    update, notes = _update(asked, best, measured, step, kept)
+    update, notes = _update(rl, best, measured, step, stored)
     return LearnedStepAnswer(
-        site=site, kept=False, known=digest in {one.id for one in kept.steps}, step=step,
+        site=site, kept=False, known=digest in {s.id for s in stored.steps}, step=step,
         update=update, notes=tuple(notes),
     )  # fmt: skip
 
@@ -83,29 +83,29 @@ def _as_measured(document: dict[str, Any], measured: MeasuredSteps) -> Reinforce
     part = document.get(PART)
     if not isinstance(part, dict):
         return parse_reinforcement(document)  # says what is wrong with it
-    said = {name: value for name, value in part.items() if name != "generation_tokens_per_s"}
+    values = {name: value for name, value in part.items() if name != "generation_tokens_per_s"}
     for name in ("response_tokens", "prompt_tokens"):
         if (mean := getattr(measured, name)) is not None:
-            said[name] = max(1, round(mean))
-    longest = said.get("max_response_tokens")
-    if isinstance(longest, int) and (said.get("response_tokens") or 0) > longest:
-        detail = f"is less than the mean response of the log, {said['response_tokens']:,} tokens"
+            values[name] = max(1, round(mean))
+    longest = values.get("max_response_tokens")
+    if isinstance(longest, int) and (values.get("response_tokens") or 0) > longest:
+        detail = f"is less than the mean response of the log, {values['response_tokens']:,} tokens"
         pointer = f"/{PART}/max_response_tokens"
         raise RequestError([
             Problem(pointer=pointer, code="contradicts_log", detail=detail, got=longest)
         ])  # fmt: skip
     rest = {name: value for name, value in document.items() if name != "site"}
-    return parse_reinforcement({**rest, PART: said})
+    return parse_reinforcement({**rest, PART: values})
 
 
 def _update(
-    asked: ReinforcementRequest, best: Layout, measured: MeasuredSteps, step: LearnedStep, site: Any
+    rl: ReinforcementRequest, best: Layout, measured: MeasuredSteps, step: LearnedStep, site: Any
 ) -> tuple[LearnedRun | None, list[str]]:
     """The measured update as one iteration of its plan, with every sequence full."""
     taken, trained = measured.parts_s.get(UPDATE), best.trained
     if not taken:
         return None, ["the update is not learned: the log has no time of it"]
-    if asked.request.plan is None:
+    if rl.request.plan is None:
         return None, ["the update is not learned: the step has no plan (`plan: {tp: ...}`)"]
     request = trained.request.model_copy(update={"plan": trained.plan})
     run: dict[str, Any] = {

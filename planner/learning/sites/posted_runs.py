@@ -24,7 +24,7 @@ from planner.learning.sites.learned_run import PARTS, LearningRequest
 FIELDS = ("log", "name", "cluster", "script", "model", "settings", "keep")
 TEXTS = ("log", "name", "script")
 SCRIPT = "run.sh"
-_LONGEST_NAME = 200
+_MAX_NAME_LENGTH = 200
 
 
 def posted_runs(document: Any, name: str) -> LearnAnswer:
@@ -47,7 +47,7 @@ def posted_runs(document: Any, name: str) -> LearnAnswer:
     if problems:
         raise RequestError(problems)
     script = document.get("script")
-    asked = LearningRequest(
+    learning = LearningRequest(
         site=name,
         cluster=parse_cluster(document["cluster"]),
         model=plain(document.get("model"), "/model"),
@@ -55,9 +55,9 @@ def posted_runs(document: Any, name: str) -> LearnAnswer:
         files=None if script is None else checked({SCRIPT: script}),
     )
     text = BytesIO(document["log"].encode("utf-8", "replace"))
-    log = one_line(document.get("name") or "log")[:_LONGEST_NAME]
-    found = read_runs([(log, lines_of(text))], asked)
-    return keep(found) if keeps else found
+    log = one_line(document.get("name") or "log")[:_MAX_NAME_LENGTH]
+    answer = read_runs([(log, lines_of(text))], learning)
+    return keep(answer) if keeps else answer
 
 
 def _settings(value: Any) -> tuple[dict[str, Any], list[Problem]]:

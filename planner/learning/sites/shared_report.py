@@ -21,10 +21,10 @@ def report_of(site: Site) -> RunReport:
     """All runs of a site.  Raises RequestError where it has none."""
     if not site.runs:
         raise refuse("/site", "no_runs", f"site {site.name} has no runs to report")
-    return RunReport(runs=tuple(map(_reported, site.runs)))
+    return RunReport(runs=tuple(map(_reported_run, site.runs)))
 
 
-def _reported(run: LearnedRun) -> ReportedRun:
+def _reported_run(run: LearnedRun) -> ReportedRun:
     request = PlanRequest.model_validate(run.request)
     group, training = request.cluster.groups[0], request.training
     known = {entry.id for entry in accelerators()}
@@ -41,7 +41,7 @@ def _reported(run: LearnedRun) -> ReportedRun:
         seq_length=training.seq_length,
         global_batch_size=training.global_batch_size,
         plan=_plan(request.named_plan),
-        assumed=tuple(one.partition(":")[0] for one in run.left_open),
+        assumed=tuple(fact.partition(":")[0] for fact in run.left_open),
         version=run.version,
         calibrated=run.calibrated_at is not None,
         predicted_s=_rounded(run.estimated_s),
@@ -68,5 +68,5 @@ def _plan(plan: ParallelPlan) -> dict[str, object]:
 
 
 def _rounded(value: float | None, digits: int = 4) -> float:
-    """To so many digits: enough to score, too few to find a log by; 0 for None."""
+    """The value to so many digits: enough to score, too few to find a log by; 0 for None."""
     return 0.0 if value is None else float(f"{value:.{digits - 1}e}")

@@ -37,7 +37,7 @@ from planner.presentation.drawing.page import document
 from planner.presentation.drawing.theme import colours, sheet
 
 MOST_ROWS = 2_000  # of a table; the JSON has all
-_MOST_WORST = 20
+_MAX_WORST = 20
 _STYLE = sheet("accuracy_page")
 
 
@@ -50,7 +50,7 @@ def page(answer: AccuracyAnswer) -> str:
         _time(summary),
         _memory(summary.memory),
         _ranking(summary),
-        _open(answer.rows),
+        _open_section(answer.rows),
         _worst(answer.rows, known),
         _not_predicted(answer.rows),
         _rows(answer.rows, known),
@@ -103,14 +103,14 @@ def _figures(rows: Sequence[Row]) -> str:
     total = sum(row.table in ("scored", "open") for row in rows)
     cut = f" {len(drawn):,} of {total:,} rows are drawn." if len(drawn) < total else ""
     more = len(order) - MOST_SOURCES
-    left = f" {more:,} more sources have no lane." if more > 0 else ""
+    rest = f" {more:,} more sources have no lane." if more > 0 else ""
     return f"""<div class="figures">
 <figure>{scatter(drawn, order)}
 <figcaption>The line: equal; the band: within 10 %. A hollow mark: an input is not stated, and the
 thin line is the range.{cut}</figcaption></figure>
 <figure>{strip(drawn, order, medians)}
 <figcaption>The same rows by source; the upright bar is the source's median of what is
-scored.{left}</figcaption></figure>
+scored.{rest}</figcaption></figure>
 </div>"""
 
 
@@ -128,12 +128,12 @@ def _time(summary: Summary) -> str:
         ]
         for key, source in ordered
     ]  # fmt: skip
-    own = summary.time.open
-    if own.n:
-        inside = f"{_share(own.within_range_share)} measured within their range"
+    p = summary.time.open
+    if p.n:
+        inside = f"{_share(p.within_range_share)} measured within their range"
         body.append(
-            [_name("inputs open, not in the mean"), f"{own.n:,}", _share(own.median_abs_ln),
-             _share(own.p90_abs_ln), signed_share(own.bias_ln or 0.0), f"<td class=t>{inside}</td>"]
+            [_name("inputs open, not in the mean"), f"{p.n:,}", _share(p.median_abs_ln),
+             _share(p.p90_abs_ln), signed_share(p.bias_ln or 0.0), f"<td class=t>{inside}</td>"]
         )  # fmt: skip
     heads = ("source", "rows", "median", "90th percentile", "bias", "")
     return _section("Time by source", _table(heads, body))
@@ -156,10 +156,10 @@ def _memory(memory: MemorySummary) -> str:
     ]
     body = [
         [
-            _name(name), f"{own.n:,}", _share(own.median_abs_ln), _share(own.mean_abs_error),
-            or_dash(own.mean_error, signed_share), _share(own.under_predicted_share),
+            _name(name), f"{part.n:,}", _share(part.median_abs_ln), _share(part.mean_abs_error),
+            or_dash(part.mean_error, signed_share), _share(part.under_predicted_share),
         ]
-        for name, own in parts
+        for name, part in parts
     ]  # fmt: skip
     ran = memory.ran_but_predicted_not_to_fit
     listed = ", ".join(map(escape, ran[:MOST_ROWS]))
@@ -189,9 +189,9 @@ def _ranking(summary: Summary) -> str:
         "true times may expect, given how far repeats of equal plans of the source lie apart. "
         "Regret is the measured time of the plan predicted fastest over the best.</p>"
     )
-    several, pairs = large_groups_and_pairs(summary.ranking)
-    table = _groups(several[:MOST_ROWS]) if several else ""
-    if pairs := pairs[: max(MOST_ROWS - len(several), 0)]:
+    groups, pairs = large_groups_and_pairs(summary.ranking)
+    table = _groups(groups[:MOST_ROWS]) if groups else ""
+    if pairs := pairs[: max(MOST_ROWS - len(groups), 0)]:
         table += f"<details><summary>{pairs_in_order(pairs)}</summary>{_groups(pairs)}</details>"
     return _section("Ranking", note + table)
 
@@ -208,7 +208,7 @@ def _groups(groups: Iterable[tuple[str, Ranking]]) -> str:
     return _table(("group", "plans", "tau", "ceiling", "regret"), body)
 
 
-def _open(rows: Iterable[Row]) -> str:
+def _open_section(rows: Iterable[Row]) -> str:
     body = [
         [
             _name(row.id), _seconds(row.predicted_iteration_time_s), _seconds(row.lowest_s),
@@ -225,13 +225,13 @@ def _open(rows: Iterable[Row]) -> str:
         "not in the headline.</p>"
     )
     heads = ("row", "predicted", "lowest", "highest", "measured", "ratio", "not stated")
-    return _section("Inputs open", note + _table(heads, body, left=(6,)))
+    return _section("Inputs open", note + _table(heads, body, text=(6,)))
 
 
 def _worst(rows: Sequence[Row], assumptions: dict[str, Assumption]) -> str:
     body = []
-    for row in worst(rows, _MOST_WORST):
-        hints = "; ".join(f"{one.text} ({one.where})" for one in suspects(row, assumptions))
+    for row in worst(rows, _MAX_WORST):
+        hints = "; ".join(f"{s.text} ({s.where})" for s in suspects(row, assumptions))
         body.append(
             [
                 _name(row.id), _seconds(row.predicted_iteration_time_s),
@@ -247,19 +247,19 @@ def _worst(rows: Sequence[Row], assumptions: dict[str, Assumption]) -> str:
         "source.</p>"
     )
     heads = ("row", "predicted", "measured", "ratio", "plan", "suspect")
-    return _section("Furthest off", note + _table(heads, body, left=(4, 5)))
+    return _section("Furthest off", note + _table(heads, body, text=(4, 5)))
 
 
 def _not_predicted(rows: Iterable[Row]) -> str:
-    own = [row for row in rows if row.reason is not None]
+    left = [row for row in rows if row.reason is not None]
     body = [
         [_name(row.id), f"<td class=long>{escape(row.reason or '')}</td>"]
-        for row in own[:MOST_ROWS]
+        for row in left[:MOST_ROWS]
     ]
     if not body:
         return ""
-    more = f"<p>{len(own) - MOST_ROWS:,} more in the JSON.</p>" if len(own) > MOST_ROWS else ""
-    return _section("Not predicted", _table(("row", "reason"), body, left=(1,)) + more)
+    more = f"<p>{len(left) - MOST_ROWS:,} more in the JSON.</p>" if len(left) > MOST_ROWS else ""
+    return _section("Not predicted", _table(("row", "reason"), body, text=(1,)) + more)
 
 
 def _rows(rows: Sequence[Row], assumptions: dict[str, Assumption]) -> str:
@@ -276,13 +276,13 @@ def _rows(rows: Sequence[Row], assumptions: dict[str, Assumption]) -> str:
         for row in rows[:MOST_ROWS]
     ]  # fmt: skip
     terms = "".join(
-        f"<li>{name.replace('_', ' ')}: {escape(words)}</li>" for name, words in TABLES.items()
+        f"<li>{name.replace('_', ' ')}: {escape(meaning)}</li>" for name, meaning in TABLES.items()
     )
     more = f"<p>{len(rows) - MOST_ROWS:,} more in the JSON.</p>" if len(rows) > MOST_ROWS else ""
     heads = (
         "row", "predicted", "measured", "ratio", "GiB", "GiB measured", "", "plan", "assumed",
     )  # fmt: skip
-    table = _table(heads, body, left=(6, 7, 8))
+    table = _table(heads, body, text=(6, 7, 8))
     return _section(
         f"All {len(rows):,} rows",
         f"<details><summary>Every row, with the numbers of its assumptions</summary>{table}{more}"
@@ -297,9 +297,9 @@ def _links(row: Row, assumptions: dict[str, Assumption]) -> str:
 
 def _assumed(assumptions: Iterable[Assumption]) -> str:
     items = "".join(
-        f'<li id="a{one.number}" value="{one.number}">{escape(one.text)} '
-        f"<span class=quiet>({one.where})</span></li>"
-        for one in list(assumptions)[:MOST_ROWS]
+        f'<li id="a{a.number}" value="{a.number}">{escape(a.text)} '
+        f"<span class=quiet>({a.where})</span></li>"
+        for a in list(assumptions)[:MOST_ROWS]
     )
     return _section("Assumptions", f"<ol>{items}</ol>") if items else ""
 
@@ -308,11 +308,11 @@ def _section(title: str, inside: str) -> str:
     return f"<section><h2>{title}</h2>{inside}</section>"
 
 
-def _table(heads: Sequence[str], body: Iterable[Sequence[str]], left: Sequence[int] = ()) -> str:
+def _table(heads: Sequence[str], body: Iterable[Sequence[str]], text: Sequence[int] = ()) -> str:
     """Cells that are no element yet become one; the first column names the row."""
-    places = {0, *left}
+    text_at = {0, *text}
     head = "".join(
-        f"<th scope=col{' class=t' * (i in places)}>{name}</th>" for i, name in enumerate(heads)
+        f"<th scope=col{' class=t' * (i in text_at)}>{name}</th>" for i, name in enumerate(heads)
     )
     rows = "\n".join(
         "<tr>" + "".join(c if c.startswith("<") else f"<td>{c}</td>" for c in cells) + "</tr>"

@@ -11,7 +11,7 @@ from planner.learning.accuracy.accuracy_answer import Row, ratio_words
 from planner.presentation.drawing.theme import MARKS, SERIES, sheet
 
 BAND = 0.10
-MOST_POINTS, MOST_SOURCES = 5_000, 40
+MAX_POINTS, MOST_SOURCES = 5_000, 40
 _SIZE, _LEFT, _TOP, _RIGHT, _BOTTOM = 560, 66, 14, 14, 52
 _STRIP_LEFT, _LANE = 150, 26
 _STRIP_LIMIT = math.log(2)
@@ -23,9 +23,9 @@ STYLE = sheet("accuracy_plot") + "".join(
 
 def drawable(rows: Sequence[Row]) -> list[Row]:
     """The rows with two times that are scored or open; of very many, evenly spread ones."""
-    own = [row for row in rows if row.table in ("scored", "open")]
-    step = max(len(own) / MOST_POINTS, 1.0)
-    return [own[int(i * step)] for i in range(min(len(own), MOST_POINTS))]
+    drawn = [row for row in rows if row.table in ("scored", "open")]
+    step = max(len(drawn) / MAX_POINTS, 1.0)
+    return [drawn[int(i * step)] for i in range(min(len(drawn), MAX_POINTS))]
 
 
 def sources(rows: Sequence[Row]) -> list[str]:
@@ -35,7 +35,7 @@ def sources(rows: Sequence[Row]) -> list[str]:
 
 def scatter(rows: Sequence[Row], order: Sequence[str]) -> str:
     """Predicted over measured time, both logarithmic, with the line of equality."""
-    places = {source: i for i, source in enumerate(order)}
+    index = {source: i for i, source in enumerate(order)}
     times = [
         time
         for row in rows
@@ -75,15 +75,15 @@ def scatter(rows: Sequence[Row], order: Sequence[str]) -> str:
         f'L{x(last):.1f} {y(last):.1f}"/></g>'
     )
     for row in rows:
-        ours, theirs = row.predicted_iteration_time_s, _measured(row)
-        if not ours or not theirs:
+        predicted, measured = row.predicted_iteration_time_s, _measured(row)
+        if not predicted or not measured:
             continue
-        i = places[row.source_key]
+        i = index[row.source_key]
         if row.table == "open" and row.lowest_s and row.highest_s:
             parts.append(
-                _range(i, f"M{x(theirs):.1f} {y(row.lowest_s):.1f}V{y(row.highest_s):.1f}")
+                _range(i, f"M{x(measured):.1f} {y(row.lowest_s):.1f}V{y(row.highest_s):.1f}")
             )
-        parts.append(_dot(row, i, x(theirs), y(ours)))
+        parts.append(_dot(row, i, x(measured), y(predicted)))
     middle = _TOP + height / 2
     parts.append(
         f'<text class="label" x="{_LEFT + width / 2}" y="{_SIZE - 10}">measured</text>'
@@ -94,15 +94,15 @@ def scatter(rows: Sequence[Row], order: Sequence[str]) -> str:
 
 def strip(rows: Sequence[Row], order: Sequence[str], medians: dict[str, float]) -> str:
     """Predicted over measured, a lane per source; the bars are the medians of what is scored."""
-    places = {source: i for i, source in enumerate(order)}
+    index = {source: i for i, source in enumerate(order)}
     lanes = {source: lane for lane, source in enumerate(list(order)[:MOST_SOURCES])}
     height = _TOP + _LANE * len(lanes) + _BOTTOM
     width = _SIZE - _STRIP_LEFT - _RIGHT
     bottom = _TOP + _LANE * len(lanes)
 
     def x(log_ratio: float) -> float:
-        kept = max(-_STRIP_LIMIT, min(_STRIP_LIMIT, log_ratio))
-        return _STRIP_LEFT + (kept / _STRIP_LIMIT + 1) / 2 * width
+        clipped = max(-_STRIP_LIMIT, min(_STRIP_LIMIT, log_ratio))
+        return _STRIP_LEFT + (clipped / _STRIP_LIMIT + 1) / 2 * width
 
     parts = [
         f'<svg class="plot" viewBox="0 0 {_SIZE} {height}" role="img" aria-labelledby="st-title">',
@@ -115,7 +115,7 @@ def strip(rows: Sequence[Row], order: Sequence[str], medians: dict[str, float]) 
         parts.append(f'<path class="{kind}" d="M{at:.1f} {_TOP}V{bottom}"/>')
         parts.append(f'<text x="{at:.1f}" y="{bottom + 18}">{value:g}</text>')
     for source, lane in lanes.items():
-        y, i = _TOP + _LANE * (lane + 0.5), places[source]
+        y, i = _TOP + _LANE * (lane + 0.5), index[source]
         parts.append(
             f'<text class="name" x="{_STRIP_LEFT - 26}" y="{y + 4:.1f}">{_cut(source)}</text>'
             f'<path class="dot s{_colour(i)}" d="{_mark(i)}" '
@@ -125,7 +125,7 @@ def strip(rows: Sequence[Row], order: Sequence[str], medians: dict[str, float]) 
     for row in rows:
         if row.source_key not in lanes or row.ln_ratio is None:
             continue
-        i = places[row.source_key]
+        i = index[row.source_key]
         # Spread over the height of the lane, evenly and always alike.
         count = seen[row.source_key] = seen.get(row.source_key, -1) + 1
         spread = ((count * 0.618) % 1 - 0.5) * (_LANE - 12)
@@ -146,7 +146,7 @@ def _dot(row: Row, i: int, x: float, y: float) -> str:
     kind = "dot open" if row.table == "open" else "dot"
     return (
         f'<path class="{kind} s{_colour(i)}" d="{_mark(i)}" transform="translate({x:.1f} {y:.1f})">'
-        f"<title>{_words(row)}</title></path>"
+        f"<title>{_tooltip(row)}</title></path>"
     )
 
 
@@ -162,15 +162,15 @@ def _mark(i: int) -> str:
     return MARKS[i % len(MARKS)]
 
 
-def _words(row: Row) -> str:
+def _tooltip(row: Row) -> str:
     """What pointing at a mark says."""
-    ours, theirs = row.predicted_iteration_time_s or 0.0, _measured(row) or 0.0
+    predicted, measured = row.predicted_iteration_time_s or 0.0, _measured(row) or 0.0
     kind = " of one layer" if row.quantity == "layer" else ""
     lines = [
         row.id,
         f"{row.model} on {row.cluster}",
         row.plan or "",
-        f"predicted {seconds(ours)}, measured {seconds(theirs)}{kind}: {ratio_words(row)}",
+        f"predicted {seconds(predicted)}, measured {seconds(measured)}{kind}: {ratio_words(row)}",
     ]
     if row.table == "open" and row.lowest_s and row.highest_s:
         opened = ", ".join(row.open_inputs)

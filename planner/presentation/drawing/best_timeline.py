@@ -11,7 +11,7 @@ from planner.documents.answer import PlanAnswer
 from planner.inputs.requests.parser import parse_request
 from planner.presentation.drawing.svg import svg
 
-_MOST_ACTIONS = 100_000
+_MAX_ACTIONS = 100_000
 
 
 def timeline_here(document: dict[str, Any]) -> TimelineAnswer:
@@ -20,16 +20,16 @@ def timeline_here(document: dict[str, Any]) -> TimelineAnswer:
 
 
 def best_timeline(
-    answer: PlanAnswer, asked: Callable[[dict[str, Any]], TimelineAnswer] = timeline_here
+    answer: PlanAnswer, ask: Callable[[dict[str, Any]], TimelineAnswer] = timeline_here
 ) -> list[str]:
     """The pipeline of an answer's best plan as SVG; none without stages, or of too many actions.
 
-    asked: what answers the request for the timeline.
+    ask: answers the request for the timeline.
     """
     best = answer.best
     if best is None or best.plan.pp == 1:
         return []
-    if 3 * best.num_micro_batches * best.plan.pp * best.plan.vpp > _MOST_ACTIONS:
+    if 3 * best.num_micro_batches * best.plan.pp * best.plan.vpp > _MAX_ACTIONS:
         return []
     document = {**answer.request, "plan": best.plan.model_dump(mode="json")}
-    return [svg(asked(document), "light")]
+    return [svg(ask(document), "light")]

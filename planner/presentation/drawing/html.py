@@ -46,16 +46,16 @@ def html(answer: TimelineAnswer, theme: Theme = "auto") -> str:
     notes = (escape(legend_notes(answer, dense, numbered=True)) for dense in (False, True))
     style = f"""{colours(theme, ":root")}{_STYLE}{_aliases()}
 @media screen{{.moving .crop{{aspect-ratio:{WIDTH}/{top(answer) - 16:g}}}}}"""
-    words = {
+    values = {
         "actions": next(notes), "columns": next(notes), "picture": svg(answer, theme),
         "table": _table(answer, drawn), "data": _data(answer, drawn), "script": _script(),
     }  # fmt: skip
-    body = filled(text("planner.presentation.drawing", "timeline_page.html"), words)
+    body = filled(text("planner.presentation.drawing", "timeline_page.html"), values)
     return document(name, style, body.rstrip("\n"))
 
 
 def _aliases() -> str:
-    return ":root{" + ";".join(f"--{name}:var(--{own})" for name, own in _TOKENS.items()) + "}"
+    return ":root{" + ";".join(f"--{name}:var(--{token})" for name, token in _TOKENS.items()) + "}"
 
 
 def _script() -> str:
@@ -91,7 +91,7 @@ def _data(answer: TimelineAnswer, lanes: list[Lane]) -> str:
     fields = {"title", "stages", "micro_batches", "chunks", "makespan_s", "ideal_s"}
     document = {
         **answer.model_dump(include=fields | {"peak_in_flight"}),
-        "in_flight": [[round(held, _DIGITS) for held in rank] for rank in answer.in_flight],
+        "in_flight": [[round(count, _DIGITS) for count in rank] for rank in answer.in_flight],
         "ticks": _TICKS,
         "ranks": [_flat(answer, lane) for lane in lanes],
     }
@@ -104,5 +104,4 @@ def _flat(answer: TimelineAnswer, lane: Lane) -> list[int]:
     end = np.rint(lane.end_s / answer.makespan_s * _TICKS).astype(np.int64)
     gap = start - np.concatenate([[0], end[:-1]])
     columns = (lane.kind, lane.micro_batch, lane.chunk, gap, end - start)
-    flat: list[int] = np.column_stack(columns).ravel().tolist()
-    return flat
+    return np.column_stack(columns).ravel().tolist()

@@ -61,7 +61,7 @@ def fragment(screen: RenderableType, pictures: Iterable[str] = ()) -> str:
     console = paper()
     console.print(screen)
     text = console.export_html(theme=_INKS, inline_styles=True, code_format="<pre>{code}</pre>")
-    return "\n".join([text, *(f"<figure>{one}</figure>" for one in pictures)])
+    return "\n".join([text, *(f"<figure>{svg}</figure>" for svg in pictures)])
 
 
 def paper() -> Console:

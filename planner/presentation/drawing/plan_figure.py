@@ -14,9 +14,9 @@ from planner.documents.formats import plan_words, seconds, share
 from planner.documents.plan_report import PlanReport
 from planner.presentation.drawing.theme import MARKS, SERIES, SIGNS, Theme, colours, sheet
 
-_LEAST = 0.001  # share of an iteration; smaller parts are not drawn
+_MIN_SHARE = 0.001  # share of an iteration; smaller parts are not drawn
 _SIGNS = ("", *SIGNS.values())
-_LOOKS = SERIES * 2  # of parts, each a colour and a sign; more than there are parts
+_PATTERNS = SERIES * 2  # of parts, each a colour and a sign; more than there are parts
 _STAR = "M0-8L1.9-2.6L7.6-2.5L3.1 1L4.7 6.5L0 3.2L-4.7 6.5L-3.1 1L-7.6-2.5L-1.9-2.6z"
 _STYLE = sheet("plan_figure") + "".join(
     f".figure .s{i}{{fill:var(--s{i})}}\n" for i in range(SERIES)
@@ -44,8 +44,8 @@ class _Plot:
     def foot(self) -> float:
         return self.top + self.high
 
-    def title(self, words: str) -> str:
-        return f'<text class="title" x="{self.left:g}" y="{self.top - 12:g}">{words}</text>'
+    def title(self, text: str) -> str:
+        return f'<text class="title" x="{self.left:g}" y="{self.top - 12:g}">{text}</text>'
 
     def x_axis(self, name: str, marks: Iterable[float], grid: bool = True) -> Iterator[str]:
         for value in marks:
@@ -61,22 +61,22 @@ class _Plot:
             at, end = self.y(value), self.left + self.wide
             yield f'<path class="grid" d="M{self.left:g} {at:.1f}H{end:g}"/>'
             yield f'<text class="end" x="{self.left - 6:g}" y="{at + 4:.1f}">{value:,g}</text>'
-        where = f"translate({self.left - room:g} {self.top + self.high / 2:g}) rotate(-90)"
-        yield f'<text class="middle" transform="{where}">{name}</text>'
+        transform = f"translate({self.left - room:g} {self.top + self.high / 2:g}) rotate(-90)"
+        yield f'<text class="middle" transform="{transform}">{name}</text>'
 
 
 def plan_figure(answer: PlanAnswer, theme: Theme = "auto") -> str:
     """The SVG document for an answer with a plan."""
     best = answer.best
     assert best is not None
-    words = f"{answer.request['model']['name']}: {', '.join(plan_words(best.plan.model_dump()))}"
+    title = f"{answer.request['model']['name']}: {', '.join(plan_words(best.plan.model_dump()))}"
     return "\n".join([
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900 566" width="900" height="566" '
         'class="figure" role="img" aria-labelledby="pf-title">',
         f"<style>{colours(theme, '.figure')}{_STYLE}</style><defs>",
-        *map(_pattern, range(_LOOKS)),
+        *map(_pattern, range(_PATTERNS)),
         '</defs><rect class="page" width="100%" height="100%"/>',
-        f'<text id="pf-title" x="14" y="22">{escape(words)}</text>',
+        f'<text id="pf-title" x="14" y="22">{escape(title)}</text>',
         *_memory(best),
         *_pareto(answer, best),
         *_time(best),
@@ -84,41 +84,41 @@ def plan_figure(answer: PlanAnswer, theme: Theme = "auto") -> str:
     ])  # fmt: skip
 
 
-def _pattern(place: int) -> str:
+def _pattern(index: int) -> str:
     return (
-        f'<pattern id="pf-{place}" width="6" height="6" patternUnits="userSpaceOnUse">'
-        f'<rect class="s{place % SERIES}" width="6" height="6"/>'
-        f'<path class="sign" d="{_SIGNS[place % len(_SIGNS)]}"/></pattern>'
+        f'<pattern id="pf-{index}" width="6" height="6" patternUnits="userSpaceOnUse">'
+        f'<rect class="s{index % SERIES}" width="6" height="6"/>'
+        f'<path class="sign" d="{_SIGNS[index % len(_SIGNS)]}"/></pattern>'
     )
 
 
-def _box(place: int, x: float, y: float, wide: float, high: float) -> str:
+def _box(index: int, x: float, y: float, wide: float, high: float) -> str:
     return (
-        f'<rect fill="url(#pf-{place % _LOOKS})" x="{x:.1f}" y="{y:.1f}" '
+        f'<rect fill="url(#pf-{index % _PATTERNS})" x="{x:.1f}" y="{y:.1f}" '
         f'width="{wide:.1f}" height="{high:.1f}"/>'
     )
 
 
 def _legend(names: Iterable[str], x: float, y: float) -> Iterator[str]:
-    for place, name in enumerate(names):
-        yield _box(place, x, y + 19 * place, 16, 11)
-        yield f'<text x="{x + 23:g}" y="{y + 10 + 19 * place:g}">{name}</text>'
+    for i, name in enumerate(names):
+        yield _box(i, x, y + 19 * i, 16, 11)
+        yield f'<text x="{x + 23:g}" y="{y + 10 + 19 * i:g}">{name}</text>'
 
 
 def _memory(best: PlanReport) -> Iterator[str]:
     stages, capacity = best.memory.stages, best.memory.capacity_bytes / GIB
-    most = max(capacity, best.memory.peak_bytes / GIB)
-    plot = _Plot(58, 62, 250, 280, across=(-0.5, len(stages) - 0.5), up=(0.0, 1.05 * most))
+    top = max(capacity, best.memory.peak_bytes / GIB)
+    plot = _Plot(58, 62, 250, 280, across=(-0.5, len(stages) - 0.5), up=(0.0, 1.05 * top))
     names = [name for name in stages[0].parts if any(stage.parts[name] for stage in stages)]
     yield plot.title("Memory by stage, and what there is")
-    yield from plot.y_axis("GiB", ticks(most), room=40)
+    yield from plot.y_axis("GiB", ticks(top), room=40)
     yield from plot.x_axis("pipeline stage", _stage_ticks(len(stages)), grid=False)
     for stage in stages:
         low = 0.0
-        for place, name in enumerate(names):
+        for index, name in enumerate(names):
             high = low + stage.parts[name] / GIB
-            left, right = plot.x(stage.stage - 0.4), plot.x(stage.stage + 0.4)
-            yield _box(place, left, plot.y(high), right - left, plot.y(low) - plot.y(high))
+            start, end = plot.x(stage.stage - 0.4), plot.x(stage.stage + 0.4)
+            yield _box(index, start, plot.y(high), end - start, plot.y(low) - plot.y(high))
             low = high
     yield f'<path class="limit" d="M{plot.left:g} {plot.y(capacity):.1f}h{plot.wide:g}"/>'
     yield from _legend((name.replace("_", " ") for name in names), 320, 66)
@@ -126,16 +126,16 @@ def _memory(best: PlanReport) -> Iterator[str]:
 
 def _stage_ticks(stages: int) -> list[float]:
     """The stages with a number below their bar: all, or as many as there is room for."""
-    return [place for place in ticks(stages - 1, 16) if place.is_integer()] if stages > 1 else [0.0]
+    return [tick for tick in ticks(stages - 1, 16) if tick.is_integer()] if stages > 1 else [0.0]
 
 
 def _pareto(answer: PlanAnswer, best: PlanReport) -> Iterator[str]:
-    front = sorted(answer.pareto, key=lambda one: one.memory.peak_bytes)
-    points = [(one.memory.peak_bytes / GIB, one.tokens_per_s) for one in (*front, best)]
-    held, speed = (_padded_axis(values) for values in zip(*points, strict=True))
-    plot = _Plot(548, 62, 334, 280, held, speed)
+    front = sorted(answer.pareto, key=lambda row: row.memory.peak_bytes)
+    points = [(row.memory.peak_bytes / GIB, row.tokens_per_s) for row in (*front, best)]
+    memory, speed = (_padded_axis(values) for values in zip(*points, strict=True))
+    plot = _Plot(548, 62, 334, 280, memory, speed)
     yield plot.title("Speed against memory")
-    yield from plot.x_axis("peak memory, GiB", _ticks_between(*held))
+    yield from plot.x_axis("peak memory, GiB", _ticks_between(*memory))
     yield from plot.y_axis("tokens per second", _ticks_between(*speed), room=70)
     *drawn, star = [(f"{plot.x(x):.1f}", f"{plot.y(y):.1f}") for x, y in points]
     if drawn:
@@ -151,7 +151,7 @@ def _pareto(answer: PlanAnswer, best: PlanReport) -> Iterator[str]:
 
 def _padded_axis(values: Iterable[float]) -> tuple[float, float]:
     """An axis that holds the values with some room beside them."""
-    low, high = min(kept := list(values)), max(kept)
+    low, high = min(points := list(values)), max(points)
     room = 0.06 * (high - low) or 0.1 * high
     return low - room, high + room
 
@@ -165,14 +165,12 @@ def _time(best: PlanReport) -> Iterator[str]:
     total = best.iteration_time_s
     plot = _Plot(58, 424, 600, 84, (0.0, total), (0.0, 1.0))
     taken = sorted(best.time_parts_s.items(), key=lambda part: -part[1])
-    parts = [(name, own) for name, own in taken if own >= _LEAST * total]
+    parts = [(name, s) for name, s in taken if s >= _MIN_SHARE * total]
     yield plot.title(f"Where the {seconds(total)} of an iteration go")
     yield from plot.x_axis("seconds", ticks(total), grid=False)
     low = 0.0
-    for place, (_, own) in enumerate(parts):
-        yield _box(place, plot.x(low), plot.top, plot.x(own) - plot.left, plot.high)
-        low += own
-    words = (
-        f"{name.replace('_', ' ')} {seconds(own)}, {share(own / total)}" for name, own in parts
-    )
-    yield from _legend(words, plot.left + plot.wide + 20, plot.top - 4)
+    for i, (_, s) in enumerate(parts):
+        yield _box(i, plot.x(low), plot.top, plot.x(s) - plot.left, plot.high)
+        low += s
+    labels = (f"{name.replace('_', ' ')} {seconds(s)}, {share(s / total)}" for name, s in parts)
+    yield from _legend(labels, plot.left + plot.wide + 20, plot.top - 4)

@@ -9,23 +9,23 @@ from planner.answers.plans.ranks import RanksAnswer
 from planner.presentation.drawing.theme import Theme, colours
 from planner.presentation.drawing.traffic import SVG_LINE, traffic_svg
 
-_MOST_NODES = 512
+_MAX_NODES = 512
 _HUES = (212, 136, 42, 288, 182, 8, 90, 250)
 _CELL, _HIGH, _GAP, _MARGIN = 30, 22, 18, 20
-_LEAST_WIDE = 760  # px, for the text above the nodes
+_MIN_WIDTH_PX = 760  # px, for the text above the nodes
 
 
 def ranks_svg(answer: RanksAnswer, theme: Theme = "auto") -> str:
     """Nodes as boxes of accelerators, each labelled with its rank and coloured by stage."""
     name, values = answer.coloured()
     per_node = answer.accelerators_per_node
-    nodes = min(answer.nodes, _MOST_NODES)
+    nodes = min(answer.nodes, _MAX_NODES)
     wide = min(per_node, 8)
     high = -(-per_node // wide)
     columns = max(1, min(4, nodes, 1100 // (wide * _CELL + _GAP)))
     box_wide, box_high = wide * _CELL + 8, high * _HIGH + 26
     lines = -(-nodes // columns)
-    width = max(2 * _MARGIN + columns * (box_wide + _GAP) - _GAP, _LEAST_WIDE)
+    width = max(2 * _MARGIN + columns * (box_wide + _GAP) - _GAP, _MIN_WIDTH_PX)
     links = list(traffic_svg(answer.traffic, _MARGIN, 74, 90))
     top = 78 + SVG_LINE * len(links)
     height = top + lines * (box_high + _GAP) + _MARGIN

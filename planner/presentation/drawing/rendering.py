@@ -33,10 +33,10 @@ def drawing(
     import typst
 
     svg = _without_variables(draw("light" if theme == "auto" else theme))
-    given = {"svg": svg, "inch": str(wide_inch)}
+    inputs = {"svg": svg, "inch": str(wide_inch)}
     # Without a date, so that the same answer gives the same file.
     file = typst.compile(
-        _PAGE, format=kind, ppi=_PNG_WIDE_PX / wide_inch, sys_inputs=given, timestamp=0
+        _PAGE, format=kind, ppi=_PNG_WIDE_PX / wide_inch, sys_inputs=inputs, timestamp=0
     )
     assert isinstance(file, bytes)
     return file

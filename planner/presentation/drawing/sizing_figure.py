@@ -19,7 +19,7 @@ def sizing_figure(answer: SizingAnswer, theme: Theme = "auto") -> str:
     """The SVG document; kinds without a price are listed below instead of drawn."""
     priced = [row for row in answer.rows if row.cost_usd and row.days]
     kinds = list(dict.fromkeys(row.accelerator for row in priced))
-    words = (
+    title = (
         f"{answer.request['model']['name']}, {short(answer.request['training']['tokens'])} tokens"
     )
     missing = sorted({row.accelerator for row in answer.rows} - set(kinds))
@@ -29,7 +29,7 @@ def sizing_figure(answer: SizingAnswer, theme: Theme = "auto") -> str:
         f"<style>{colours(theme, 'svg')}{_STYLE}{_shades(len(kinds))}</style>",
         '<rect class="page" width="100%" height="100%"/>',
         f'<text class="title" id="size-title" x="{_LEFT}" y="26">'
-        f"{escape(words)}: days against cost; numbers: accelerators</text>",
+        f"{escape(title)}: days against cost; numbers: accelerators</text>",
     ]
     if priced:
         parts += _plot(answer, priced, kinds)
@@ -56,13 +56,13 @@ def _plot(answer: SizingAnswer, priced: list[Row], kinds: list[str]) -> Iterator
     yield from _axes(x, y)
     yield from _limits(answer, x, y)
     at = WIDTH - _RIGHT + 24
-    for place, kind in enumerate(kinds):
-        mark, legend = MARKS[place % len(MARKS)], _TOP + 12 + 22 * place
-        yield f'<g class="kind k{place}">'
+    for i, kind in enumerate(kinds):
+        mark, legend = MARKS[i % len(MARKS)], _TOP + 12 + 22 * i
+        yield f'<g class="kind k{i}">'
         yield from _line([row for row in priced if row.accelerator == kind], x, y, mark)
         yield f'<path class="dot" transform="translate({at} {legend - 4})" d="{mark}"/>'
         yield f'<text x="{at + 14}" y="{legend}">{escape(kind)}</text></g>'
-    yield from _sizes([answer.rows[place] for place in answer.front], x, y)
+    yield from _sizes([answer.rows[i] for i in answer.front], x, y)
     legend = _TOP + 12 + 22 * len(kinds)
     yield f'<circle class="front" cx="{at}" cy="{legend - 4}" r="7"/>'
     yield f'<text x="{at + 14}" y="{legend}">none beats it in both</text>'
@@ -97,14 +97,14 @@ def _limits(answer: SizingAnswer, x: _Scale, y: _Scale) -> Iterator[str]:
         yield f'<text x="{x(budget) + 5:.1f}" y="{_TOP + 12}">budget</text>'
 
 
-def _line(own: list[Row], x: _Scale, y: _Scale, mark: str) -> Iterator[str]:
+def _line(rows: list[Row], x: _Scale, y: _Scale, mark: str) -> Iterator[str]:
     """The sizes of one kind of accelerator, joined; rings around those on the front."""
-    points = [(f"{x(row.cost_usd or 0.0):.1f}", f"{y(row.days or 0.0):.1f}") for row in own]
+    points = [(f"{x(row.cost_usd or 0.0):.1f}", f"{y(row.days or 0.0):.1f}") for row in rows]
     yield f'<path class="line" d="M{"L".join(f"{px} {py}" for px, py in points)}"/>'
-    for row, (px, py) in zip(own, points, strict=True):
+    for row, (px, py) in zip(rows, points, strict=True):
         yield (
             f'<path class="dot{" over" * bool(row.exceeds)}" transform="translate({px} {py})" '
-            f'd="{mark}"><title>{_words(row)}</title></path>'
+            f'd="{mark}"><title>{_tooltip(row)}</title></path>'
         )
         if row.on_front:
             yield f'<circle class="front" cx="{px}" cy="{py}" r="8"/>'
@@ -121,7 +121,7 @@ def _sizes(front: list[Row], x: _Scale, y: _Scale) -> Iterator[str]:
             last = px, py
 
 
-def _words(row: Row) -> str:
+def _tooltip(row: Row) -> str:
     text = f"{row.accelerators:,} x {row.accelerator}: {days(row.days or 0)}, "
     return escape(text + dollars(row.cost_usd or 0))
 

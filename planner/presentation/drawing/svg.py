@@ -19,11 +19,11 @@ LEFT, RIGHT, BOTTOM = 64, 100, 34
 SPAN = WIDTH - LEFT - RIGHT
 FONT = 11.0
 _LINE = 16
-_CHARACTERS = 170  # per line
-_LEAST_PX = 4.0  # below this average width, columns are drawn instead of actions
+_LINE_LENGTH = 170  # per line
+_MIN_ACTION_PX = 4.0  # below this average width, columns are drawn instead of actions
 _SEPARATED_PX = 3.5  # least width of an action that gets an outline
-_MOST_ACTIONS = 40_000  # over all lanes; above this, columns are drawn instead
-_MOST_COLUMNS = 60_000  # over all lanes
+_MAX_ACTIONS = 40_000  # over all lanes; above this, columns are drawn instead
+_MAX_COLUMNS = 60_000  # over all lanes
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Rows:
     @classmethod
     def of(cls, ranks: int) -> Rows:
         """Tall lanes for few ranks, low ones for many."""
-        for most, bar, memory, gap in ((8, 26, 18, 14), (20, 18, 12, 9), (72, 10, 7, 4)):
-            if ranks <= most:
+        for limit, bar, memory, gap in ((8, 26, 18, 14), (20, 18, 12, 9), (72, 10, 7, 4)):
+            if ranks <= limit:
                 return cls(bar, memory, bar + memory + gap)
         return cls(6, 4, 12)
 
@@ -55,8 +55,8 @@ def svg(answer: TimelineAnswer, theme: Theme = "auto") -> str:
     height = above + rows.pitch * answer.stages + BOTTOM
     p10_px = timeline_lanes.p10_action_s(drawn) / answer.makespan_s * SPAN
     mean_px = timeline_lanes.mean_s(drawn) / answer.makespan_s * SPAN
-    dense = mean_px < _LEAST_PX or sum(map(len, answer.actions)) > _MOST_ACTIONS
-    apart = ' class="apart"' * (not dense and p10_px >= _SEPARATED_PX)
+    dense = mean_px < _MIN_ACTION_PX or sum(map(len, answer.actions)) > _MAX_ACTIONS
+    css = ' class="apart"' * (not dense and p10_px >= _SEPARATED_PX)
     name = f"{answer.title}: {timeline_lanes.headline(answer)}"
     described = "; ".join([*timeline_lanes.facts(answer), *timeline_lanes.basis(answer)])
     parts = [
@@ -71,20 +71,20 @@ def svg(answer: TimelineAnswer, theme: Theme = "auto") -> str:
         *_heading(answer, legend_notes(answer, dense, p10_px > FONT)),
         *_axis(answer, above, height - BOTTOM),
     ]
-    most = max(answer.peak_in_flight)
+    peak = max(answer.peak_in_flight)
     for lane in drawn:
         y = above + rows.pitch * lane.rank
         parts += _lane_labels(answer, lane, rows, y)
         parts.append(
             f'<svg x="{LEFT}" y="{y:g}" width="{SPAN}" height="{rows.bar + rows.memory:g}" '
             f'class="lane"><rect class="idle" width="{SPAN}" height="{rows.bar:g}"/>'
-            f"<g{apart}>"
+            f"<g{css}>"
         )
         if dense:
             parts += _columns(answer, lane, rows)
         else:
             parts += _actions(answer, lane, rows)
-        parts.append(_memory(answer, lane, rows, most) + "</g>")
+        parts.append(_memory(answer, lane, rows, peak) + "</g>")
         if not dense:
             parts += _numbers(answer, lane, rows)
         parts.append("</svg>")
@@ -97,7 +97,7 @@ def top(answer: TimelineAnswer) -> float:
 
 
 def _caveat(answer: TimelineAnswer) -> list[str]:
-    return wrap(answer.staleness, _CHARACTERS)
+    return wrap(answer.staleness, _LINE_LENGTH)
 
 
 def legend_notes(answer: TimelineAnswer, dense: bool, numbered: bool) -> str:
@@ -124,8 +124,8 @@ def _heading(answer: TimelineAnswer, notes: str) -> Iterator[str]:
         " · ".join(timeline_lanes.basis(answer)),
         *_caveat(answer),
     ]
-    for i, words in enumerate(lines):
-        yield f'<text class="quiet" x="{LEFT}" y="{44 + _LINE * i}">{escape(words)}</text>'
+    for i, line in enumerate(lines):
+        yield f'<text class="quiet" x="{LEFT}" y="{44 + _LINE * i}">{escape(line)}</text>'
     x, y = float(LEFT), top(answer) - 40
     entries = [(kind, timeline_lanes.KINDS[kind]) for kind in timeline_lanes.kinds_in(answer)] + [
         ("idle", "idle")
@@ -175,12 +175,12 @@ def _actions(answer: TimelineAnswer, lane: timeline_lanes.Lane, rows: Rows) -> I
     tone = np.where(lane.kind == timeline_lanes.WAIT, 0, lane.chunk % 2)
     for kind, letter in enumerate(timeline_lanes.KINDS):
         for odd in (0, 1):
-            mine = np.flatnonzero((lane.kind == kind) & (tone == odd) & (width > 0))
-            if not len(mine):
+            chosen = np.flatnonzero((lane.kind == kind) & (tone == odd) & (width > 0))
+            if not len(chosen):
                 continue
             boxes = "".join(
                 f"M{a:.4g} 0h{w:.4g}v{rows.bar:g}h-{w:.4g}z"
-                for a, w in zip(x[mine].tolist(), width[mine].tolist(), strict=True)
+                for a, w in zip(x[chosen].tolist(), width[chosen].tolist(), strict=True)
             )
             yield f'<path class="{letter}{" odd" * odd}" d="{boxes}"/>'
 
@@ -203,7 +203,7 @@ def _numbers(answer: TimelineAnswer, lane: timeline_lanes.Lane, rows: Rows) -> I
 
 def _columns(answer: TimelineAnswer, lane: timeline_lanes.Lane, rows: Rows) -> Iterator[str]:
     """Columns in which the height of each kind is its share of the time."""
-    edges = timeline_lanes.column_edges(answer, min(SPAN // 2, _MOST_COLUMNS // answer.stages))
+    edges = timeline_lanes.column_edges(answer, min(SPAN // 2, _MAX_COLUMNS // answer.stages))
     x = edges * SPAN / answer.makespan_s
     count = len(edges) - 1
     # Rounded to a fifth of a pixel, so that equal neighbours merge into one box.
@@ -223,17 +223,17 @@ def _columns(answer: TimelineAnswer, lane: timeline_lanes.Lane, rows: Rows) -> I
             yield f'<path class="{letter}" d="{boxes}"/>'
 
 
-def _memory(answer: TimelineAnswer, lane: timeline_lanes.Lane, rows: Rows, most: float) -> str:
+def _memory(answer: TimelineAnswer, lane: timeline_lanes.Lane, rows: Rows, peak: float) -> str:
     """The activations that the rank holds over time, as an area scaled to the fullest rank."""
     scale = SPAN / answer.makespan_s
     if len(lane.held) > 2 * SPAN:
         edges = np.linspace(0, answer.makespan_s, SPAN + 1)
-        at, held = edges[:-1], lane.most_held(edges)
+        at, counts = edges[:-1], lane.most_held(edges)
     else:
-        at, held = lane.held_at_s, lane.held
+        at, counts = lane.held_at_s, lane.held
     foot = rows.bar + rows.memory
     x = np.round(at * scale, 1)
-    y = np.round(foot - np.maximum(held, 0) / most * (rows.memory - 2), 1)
+    y = np.round(foot - np.maximum(counts, 0) / peak * (rows.memory - 2), 1)
     # Of several changes at the same moment only the last is drawn.
     final = np.append(np.diff(x) > 0, True)
     x, y = x[final], y[final]

@@ -21,7 +21,7 @@ from planner.presentation.drawing.theme import Theme, colours, sheet
 
 WIDTH = 1330
 _LEFT, _RIGHT, _TOP, _BOTTOM = 340, 230, 124, 44
-_ENDS = 138  # px beside the longest bars for their numbers
+_LABEL_PX = 138  # px beside the longest bars for their numbers
 _PITCH, _HIGH, _THIN = 34, 16, 6
 _STYLE = sheet("tornado")
 
@@ -31,10 +31,10 @@ def tornado_svg(answer: SensitivityAnswer, theme: Theme = "auto") -> str:
     drawn, still = rows(answer), quiet(answer)
     foot = _TOP + _PITCH * len(drawn)
     height = foot + _BOTTOM + 18 * bool(still)
-    most = reach(drawn)
-    scale = ((WIDTH - _LEFT - _RIGHT) / 2 - _ENDS) / most
+    limit = reach(drawn)
+    scale = ((WIDTH - _LEFT - _RIGHT) / 2 - _LABEL_PX) / limit
     middle = _LEFT + (WIDTH - _LEFT - _RIGHT) / 2
-    described = "; ".join(sentence for one in answer.inputs for sentence in one.words)
+    described = "; ".join(sentence for shift in answer.inputs for sentence in shift.words)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
         f'viewBox="0 0 {WIDTH} {height}" class="tornado" role="img" '
@@ -53,19 +53,19 @@ def tornado_svg(answer: SensitivityAnswer, theme: Theme = "auto") -> str:
         f'<text class="quiet name" x="{_LEFT - 92}" y="{_TOP - 14}">input</text>',
         f'<text class="quiet name" x="{_LEFT - 10}" y="{_TOP - 14}">base</text>',
         f'<text class="quiet" x="{WIDTH - _RIGHT + 14}" y="{_TOP - 14}">best plan changes</text>',
-        *_axis(most, scale, middle, foot),
+        *_axis(limit, scale, middle, foot),
     ]
     for i, row in enumerate(drawn):
         parts += _row(row, _TOP + _PITCH * i, scale, middle)
     if still:
-        words = f"little effect:  {', '.join(still)}"
-        parts.append(f'<text class="quiet" x="24" y="{height - 14}">{escape(words)}</text>')
+        label = f"little effect:  {', '.join(still)}"
+        parts.append(f'<text class="quiet" x="24" y="{height - 14}">{escape(label)}</text>')
     return "\n".join([*parts, "</svg>\n"])
 
 
 def _legend() -> Iterator[str]:
     x, y = 24.0, 74
-    for mark, words in (
+    for mark, label in (
         (f'<rect class="low" x="{{x:g}}" y="{y}" width="22" height="12"/>', "input lower"),
         (f'<rect class="high" x="{{x:g}}" y="{y}" width="22" height="12"/>', "input higher"),
         (f'<path class="inner" d="M{{x:g}} {y + 6}m11-7v14"/>', "values between"),
@@ -73,13 +73,13 @@ def _legend() -> Iterator[str]:
          "and in brackets: planned again, where another plan is best"),
     ):  # fmt: skip
         yield mark.format(x=x)
-        yield f'<text class="quiet" x="{x + 28:g}" y="{y + 10}">{words}</text>'
-        x += 52 + 6.0 * len(words)
+        yield f'<text class="quiet" x="{x + 28:g}" y="{y + 10}">{label}</text>'
+        x += 52 + 6.0 * len(label)
 
 
-def _axis(most: float, scale: float, middle: float, foot: float) -> Iterator[str]:
+def _axis(limit: float, scale: float, middle: float, foot: float) -> Iterator[str]:
     yield '<g class="axis">'
-    for at, label in ticks(most, 46 / scale):
+    for at, label in ticks(limit, 46 / scale):
         x = middle + at * scale
         css = ' class="base"' * (at == 0)
         yield f'<path{css} d="M{x:.1f} {_TOP - 8}V{foot}"/>'
@@ -113,7 +113,7 @@ def _box(change: float | None, css: str, y: float, high: float, scale: float, mi
 
 
 def _numbers(row: Row, y: float, scale: float, middle: float) -> Iterator[str]:
-    for right, (longest, words) in ends_words(row).items():
+    for right, (longest, label) in ends_words(row).items():
         x = middle + (longest * scale + 6) * (1 if right else -1)
         css = "end" if right else "end left"
-        yield f'<text class="{css}" x="{x:.1f}" y="{y + 15:g}">{escape(words)}</text>'
+        yield f'<text class="{css}" x="{x:.1f}" y="{y + 15:g}">{escape(label)}</text>'

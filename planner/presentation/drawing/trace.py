@@ -46,20 +46,20 @@ def _events(answer: TimelineAnswer) -> Iterator[dict[str, Any]]:
 def _memory(lane: timeline_lanes.Lane) -> Iterator[dict[str, Any]]:
     """Counter events of the activations held, one at every change."""
     last = 0.0
-    for at, held in zip(lane.held_at_s.tolist(), lane.held.tolist(), strict=True):
-        if held != last:
+    for at, count in zip(lane.held_at_s.tolist(), lane.held.tolist(), strict=True):
+        if count != last:
             yield {
                 "ph": "C",
                 "name": f"activations held, rank {lane.rank}",
                 "pid": _PROCESS,
                 "ts": at * _US,
-                "args": {"activations": held},
+                "args": {"activations": count},
             }
-        last = held
+        last = count
 
 
-def _name(what: str, thread: int, **args: Any) -> dict[str, Any]:
-    return {"ph": "M", "name": what, "pid": _PROCESS, "tid": thread, "args": args}
+def _name(kind: str, thread: int, **args: Any) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": _PROCESS, "tid": thread, "args": args}
 
 
 def _steps(lane: timeline_lanes.Lane, thread: int) -> Iterator[dict[str, Any]]:

@@ -23,13 +23,13 @@ def traffic_svg(traffic: Traffic, x: float, y: float, wide: float) -> Iterator[s
             for group in traffic.groups for link in group.links if link.tier == tier.tier
         )  # fmt: skip
         rate = f"{share(tier.busy)} busy at {amount(tier.link_bytes_per_s)}/s"
-        words = f"{rate}; an accelerator sends per iteration {', '.join(sent)}"
+        label = f"{rate}; an accelerator sends per iteration {', '.join(sent)}"
         busy = bar * min(tier.busy, 1.0)
         at = x + wide
         yield (
             f'<text x="{x}" y="{y:g}">{escape(tier.tier)}</text>'
             f'<rect class="track" x="{at:g}" y="{y - 9:g}" width="{bar:g}" height="10" rx="2"/>'
             f'<rect class="busy" x="{at:g}" y="{y - 9:g}" width="{busy:.1f}" height="10" rx="2"/>'
-            f'<text class="quiet" x="{at + bar + 10:g}" y="{y:g}">{escape(words)}</text>'
+            f'<text class="quiet" x="{at + bar + 10:g}" y="{y:g}">{escape(label)}</text>'
         )
         y += SVG_LINE

@@ -31,7 +31,7 @@ from planner.presentation.terminal.plain_table import plain_table
 from planner.presentation.terminal.text_wrap import Flow, prose
 
 _MOST_SOURCES, _MOST_GROUPS, _MOST_OPEN, _MOST_WORST, _MOST_REASONS = 40, 20, 10, 8, 15
-_BAR = 24  # cells
+_BAR_CELLS = 24  # cells
 SHORT = {"micro_batch": "mbs"}
 _ASIDE = re.compile(r" ?[(][^)]*[)]")
 _GOOD, _FAIR = 0.05, 0.10  # median |ln| below which a bar is green, or yellow
@@ -50,7 +50,7 @@ def accuracy_screen(answer: AccuracyAnswer, console: Console) -> RenderableType:
     ]
     for part in (
         _ranking(answer.summary),
-        _open(answer.rows),
+        _open_section(answer.rows),
         _worst(answer.rows, known),
         _not_predicted(answer.rows),
     ):
@@ -84,8 +84,8 @@ def rows_screen(answer: AccuracyAnswer) -> Iterator[Text]:
     yield Text()
     if known:
         yield Text("Assumed", "bold")
-    for one in known.values():
-        yield Text(f"{one.number:>4}  {one.text} ({one.where})")
+    for assumption in known.values():
+        yield Text(f"{assumption.number:>4}  {assumption.text} ({assumption.where})")
 
 
 def _header(answer: AccuracyAnswer) -> Iterator[RenderableType]:
@@ -98,41 +98,41 @@ def _header(answer: AccuracyAnswer) -> Iterator[RenderableType]:
         ),
         f"{tables.count('scored'):,} scored",
     ]
-    for table, words in (
+    for table, label in (
         ("open", "with open inputs"),
         ("low", "in doubt, listed only"),
         ("not_measured", "without a time"),
     ):
         if table in tables:
-            pieces.append(f"{tables.count(table):,} {words}")
+            pieces.append(f"{tables.count(table):,} {label}")
     yield Flow(pieces, indent=2)
 
 
 def _intervals(summary: Summary) -> Iterator[RenderableType]:
     """How often intervals hold, and what runs of a source that were shown are worth."""
-    found = summary.intervals
-    if found is not None:
+    intervals = summary.intervals
+    if intervals is not None:
         pieces: list[str | Text] = [
             Text.assemble(("Intervals", "bold"), "  as wide as errors at first sight")
         ]
-        for name, kept in found.rows.held.items():
-            width = math.expm1(found.rows.mean_width_ln[name] / 2.0)
-            sources = share(found.held_mean_of_sources[name])
+        for name, held in intervals.rows.held.items():
+            width = math.expm1(intervals.rows.mean_width_ln[name] / 2.0)
+            sources = share(intervals.held_mean_of_sources[name])
             pieces.append(
-                f"{name}% hold {share(kept)} of rows, {sources} by source, ± {share(width)}"
+                f"{name}% hold {share(held)} of rows, {sources} by source, ± {share(width)}"
             )
         yield Text()
         yield Flow(pieces, indent=2)
     if summary.shots:
-        words = [
+        lines = [
             f"{count}: {share(errors.mean)} ("
-            + ", ".join(f"{kind} {share(own)}" for kind, own in errors.mean_by_kind.items())
+            + ", ".join(f"{kind} {share(error)}" for kind, error in errors.mean_by_kind.items())
             + ")"
             for count, errors in summary.shots.items()
         ]
         first = next(iter(summary.shots.values()))
         others = f"error of the others, {len(first.by_source)} sources"
-        yield Flow([Text("Runs shown", "bold"), others, *words], indent=2)
+        yield Flow([Text("Runs shown", "bold"), others, *lines], indent=2)
 
 
 def _time(summary: Summary, console: Console) -> Iterator[RenderableType]:
@@ -153,8 +153,8 @@ def _time(summary: Summary, console: Console) -> Iterator[RenderableType]:
         )  # fmt: skip
         yield _kinds("By kind", "", summary.time.by_kind)
     seen = summary.first_sight
-    found = f", {seen.runs:,} runs of {seen.sources} sources before anything was tuned to them"
-    yield _kinds("At first sight", found, seen.by_kind)
+    scope = f", {seen.runs:,} runs of {seen.sources} sources before anything was tuned to them"
+    yield _kinds("At first sight", scope, seen.by_kind)
     table = _table("  source", "rows", "median", "p90", "bias")
     table.add_column("")
     longest = max([source.p90_abs_ln for source in by_source.values()], default=1.0) or 1.0
@@ -181,15 +181,15 @@ def _time(summary: Summary, console: Console) -> Iterator[RenderableType]:
 
 def _kinds(title: str, of: str, by_kind: Mapping[str, KindErrors]) -> Flow:
     """The errors of each kind of model: means of source medians."""
-    words = [f"{kind} {or_dash(found.median_abs_ln, share)}" for kind, found in by_kind.items()]
-    return Flow([Text.assemble((title, "bold"), of), *words], indent=2)
+    parts = [f"{kind} {or_dash(errors.median_abs_ln, share)}" for kind, errors in by_kind.items()]
+    return Flow([Text.assemble((title, "bold"), of), *parts], indent=2)
 
 
 def _bar(median: float, p90: float, longest: float, console: Console) -> Text:
     """The median, and fainter behind it the 90th percentile."""
     plain = console.color_system is None or console.no_color
-    full = round(_BAR * median / longest)
-    rest = max(round(_BAR * p90 / longest) - full, 0)
+    full = round(_BAR_CELLS * median / longest)
+    rest = max(round(_BAR_CELLS * p90 / longest) - full, 0)
     style = "green" if median < _GOOD else "yellow" if median < _FAIR else "red"
     return Text.assemble(
         (("#" if plain else "█") * full, style), (("-" if plain else "░") * rest, style)
@@ -197,9 +197,9 @@ def _bar(median: float, p90: float, longest: float, console: Console) -> Text:
 
 
 def _memory(memory: MemorySummary) -> Iterator[RenderableType]:
-    words: list[str | Text] = []
+    parts: list[str | Text] = []
     if memory.median_abs_ln is not None and memory.mean_abs_error is not None:
-        words = [
+        parts = [
             Text.assemble(
                 f"{memory.n:,} peaks, median error ", (share(memory.median_abs_ln), "bold")
             ),
@@ -209,10 +209,10 @@ def _memory(memory: MemorySummary) -> Iterator[RenderableType]:
         ]
     if memory.oom_rows:
         style = "" if memory.oom_caught == memory.oom_rows else "yellow"
-        words.append(
+        parts.append(
             Text(f"{memory.oom_caught} of {memory.oom_rows} out-of-memory runs caught", style)
         )
-    first, *rest = words or ["no peak is stated"]
+    first, *rest = parts or ["no peak is stated"]
     yield Flow([Text.assemble(("Memory", "bold"), "  ", first), *rest], indent=8)
     if ran := memory.ran_but_predicted_not_to_fit:
         shown = [*ran[:6], *([f"{len(ran) - 6:,} more"] if len(ran) > 6 else [])]
@@ -251,12 +251,12 @@ def _ranking(summary: Summary) -> list[RenderableType]:
     return rows
 
 
-def _open(rows: Iterable[Row]) -> list[RenderableType]:
-    own = open_rows(rows)
-    if not own:
+def _open_section(rows: Iterable[Row]) -> list[RenderableType]:
+    listed = open_rows(rows)
+    if not listed:
         return []
     table = _table("  row", "predicted", "range", "measured", "ratio", "open")
-    for row in own[:_MOST_OPEN]:
+    for row in listed[:_MOST_OPEN]:
         table.add_row(
             Text(f"  {row.id}", no_wrap=True, overflow="ellipsis"),
             _time_of(row.predicted_iteration_time_s),
@@ -267,9 +267,9 @@ def _open(rows: Iterable[Row]) -> list[RenderableType]:
         )
     title = Text.assemble(
         ("Inputs open", "bold"),
-        f"  {len(own):,} rows do not state what moves their time by more than 5 %",
+        f"  {len(listed):,} rows do not state what moves their time by more than 5 %",
     )
-    more = len(own) - _MOST_OPEN
+    more = len(listed) - _MOST_OPEN
     return [title, table, *([Text(f"  {more:,} more, nearer to 1")] if more > 0 else [])]
 
 
@@ -277,14 +277,14 @@ def _worst(rows: Sequence[Row], assumptions: dict[str, Assumption]) -> list[Rend
     off = worst(rows, _MOST_WORST)
     if not off:
         return []
-    found: list[RenderableType] = [
+    result: list[RenderableType] = [
         Text.assemble(
             ("Furthest off", "bold"), "  suspect: what is assumed where a source is off most"
         )
     ]
     width = max(len(row.id) for row in off)
     for row in off:
-        found.append(
+        result.append(
             Text.assemble(
                 f"  {row.id:<{width}}  {_time_of(row.predicted_iteration_time_s):>8} for "
                 f"{_time_of(row.published_iteration_time_s):>8}  ",
@@ -295,21 +295,21 @@ def _worst(rows: Sequence[Row], assumptions: dict[str, Assumption]) -> list[Rend
             )
         )
         if row.plan is not None:
-            found.append(Flow(row.plan.split(" · "), indent=6, style="dim", head="    "))
-        found += [
-            prose(f"suspect: {one.text} ({one.where})", indent=4, hanging=2)
-            for one in suspects(row, assumptions)
+            result.append(Flow(row.plan.split(" · "), indent=6, style="dim", head="    "))
+        result += [
+            prose(f"suspect: {s.text} ({s.where})", indent=4, hanging=2)
+            for s in suspects(row, assumptions)
         ]
-    return found
+    return result
 
 
 def _not_predicted(rows: Iterable[Row]) -> list[RenderableType]:
-    own = [row for row in rows if row.reason is not None]
-    if not own:
+    left = [row for row in rows if row.reason is not None]
+    if not left:
         return []
-    shown = [prose(f"{row.id}: {row.reason}", hanging=2) for row in own[:_MOST_REASONS]]
-    more = len(own) - _MOST_REASONS
-    title = Text.assemble(("Not predicted", "bold"), f"  {len(own):,}, which count as not covered")
+    shown = [prose(f"{row.id}: {row.reason}", hanging=2) for row in left[:_MOST_REASONS]]
+    more = len(left) - _MOST_REASONS
+    title = Text.assemble(("Not predicted", "bold"), f"  {len(left):,}, which count as not covered")
     return [title, *shown, *([Text(f"  {more:,} more")] if more > 0 else [])]
 
 

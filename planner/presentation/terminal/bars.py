@@ -27,22 +27,22 @@ _TIME_COLOURS = (
 
 
 def _styles(
-    found: Mapping[str, TimePart] | Mapping[str, MemoryPart], colours: tuple[str, ...]
+    parts: Mapping[str, TimePart] | Mapping[str, MemoryPart], colours: tuple[str, ...]
 ) -> dict[str, tuple[str, str]]:
     """The letter and the colour of each part."""
-    letters = (part.letter for part in found.values())
+    letters = (part.letter for part in parts.values())
     colour = chain(colours, repeat("white"))
-    return dict(zip(found, zip(letters, colour, strict=False), strict=False))
+    return dict(zip(parts, zip(letters, colour, strict=False), strict=False))
 
 
 _MEMORY_STYLES = _styles(MEMORY_PARTS, _MEMORY_COLOURS)
 _TIME_STYLES = _styles(TIME_PARTS, _TIME_COLOURS)
-_MOST_STAGES = 6  # rows of memory bars
+_MAX_STAGES = 6  # rows of memory bars
 
 
 def memory_bars(memory: Memory, console: Console) -> list[RenderableType]:
     """A bar per stage, with the capacity as a line; a long pipeline shows its fullest stages."""
-    stages = _chosen(memory)
+    stages = _shown_stages(memory)
     scale = max([memory.capacity_bytes, *(stage.total_bytes for stage in stages)])
     width = max(20, min(console.width, 100) - 32)
     grid = Table.grid(padding=(0, 1))
@@ -59,18 +59,18 @@ def memory_bars(memory: Memory, console: Console) -> list[RenderableType]:
     if hidden:
         title.append(f"; {hidden} more stage{'s' * (hidden > 1)}, none fuller", style="")
     drawn = [cells(stage.parts, scale, width, MEMORY_PARTS) for stage in stages]
-    used = [name for name in MEMORY_PARTS if any(one[name] for one in drawn)]
+    used = [name for name in MEMORY_PARTS if any(parts[name] for parts in drawn)]
     return [title, grid, legend({name: name for name in used}, _MEMORY_STYLES, console)]
 
 
-def _chosen(memory: Memory) -> list[StageMemory]:
+def _shown_stages(memory: Memory) -> list[StageMemory]:
     """All stages, or of a long pipeline the first, the last, the worst and the fullest."""
-    if len(memory.stages) <= _MOST_STAGES:
+    if len(memory.stages) <= _MAX_STAGES:
         return list(memory.stages)
     keep = {0, len(memory.stages) - 1, memory.worst_stage}
     fullest = sorted(memory.stages, key=lambda stage: -stage.total_bytes)
     for stage in fullest:
-        if len(keep) == _MOST_STAGES:
+        if len(keep) == _MAX_STAGES:
             break
         keep.add(stage.stage)
     return [stage for stage in memory.stages if stage.stage in keep]
@@ -109,12 +109,12 @@ def cells(
     parts: Mapping[str, float], scale: float, width: int, names: Iterable[str]
 ) -> dict[str, int]:
     """How many characters each part takes: cumulative rounding keeps the whole within one."""
-    found, end, filled = {}, 0.0, 0
+    counts, end, filled = {}, 0.0, 0
     for name in names:
         end += parts.get(name, 0.0)
-        found[name] = round(width * end / scale) - filled
-        filled += found[name]
-    return found
+        counts[name] = round(width * end / scale) - filled
+        filled += counts[name]
+    return counts
 
 
 def glyph(letter: str, console: Console) -> str:
@@ -123,7 +123,7 @@ def glyph(letter: str, console: Console) -> str:
 
 
 def _plain(console: Console) -> bool:
-    """Without colours, of which NO_COLOR leaves bold and dim."""
+    """Whether there are no colours; NO_COLOR leaves bold and dim."""
     return console.color_system is None or console.no_color
 
 
@@ -131,8 +131,8 @@ def _capacity_mark(line: Text, at: float, width: int, console: Console) -> Text:
     """The bar with the capacity as a line: after its end, or inside it where a stage overflows."""
     mark = "|" if _plain(console) else "┃"
     position = round(width * at)
-    before, after = line[:position], line[position:]
-    return Text.assemble(before, (mark, "bold"), after)
+    start, end = line[:position], line[position:]
+    return Text.assemble(start, (mark, "bold"), end)
 
 
 def legend(

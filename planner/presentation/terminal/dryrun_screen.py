@@ -14,7 +14,7 @@ from planner.presentation.terminal.plain_table import plain_table
 from planner.presentation.terminal.text_wrap import Flow
 from planner.running.validate.dryrun.run import DryRunReport, RankReport
 
-_LARGEST = 6  # number of saved tensors on the screen
+_MAX_TENSORS = 6  # number of saved tensors on the screen
 _TERMS = {
     "parameter_bytes": "weights",
     "gathered_bytes": "gathered weights",
@@ -27,7 +27,7 @@ _TERMS = {
 
 
 def dryrun_screen(report: DryRunReport) -> Iterator[RenderableType]:
-    """For each set of equal ranks: traced and estimated terms, differences, largest tensors."""
+    """Traced and estimated terms, differences and largest tensors of each set of equal ranks."""
     plan = ParallelPlan.model_validate(report.plan).model_dump()
     yield Flow([Text("Dry run", "bold"), *plan_words(plan)], " · ", indent=2)
     for change in report.changes:
@@ -41,33 +41,33 @@ def dryrun_screen(report: DryRunReport) -> Iterator[RenderableType]:
             "estimated: they fill the pipeline"
         )
     yield from (Text(f"  Not shown: {caveat}") for caveat in report.caveats)
-    for _, alike in groupby(report.ranks, key=lambda one: (one.stage, one.traced)):
+    for _, group in groupby(report.ranks, key=lambda r: (r.stage, r.traced)):
         yield Text("")
-        yield from _rank(list(alike))
+        yield from _rank(list(group))
 
 
-def _rank(alike: Sequence[RankReport]) -> Iterator[RenderableType]:
-    one = alike[0]
-    numbers = ", ".join(str(rank.rank) for rank in alike)
-    slowest = max(rank.seconds for rank in alike)
-    fullest = max(rank.rss_bytes for rank in alike)
-    heading = f"Rank{'s' * (len(alike) > 1)} {numbers}: stage {one.stage}"
+def _rank(ranks: Sequence[RankReport]) -> Iterator[RenderableType]:
+    first = ranks[0]
+    numbers = ", ".join(str(rank.rank) for rank in ranks)
+    slowest = max(rank.seconds for rank in ranks)
+    fullest = max(rank.rss_bytes for rank in ranks)
+    heading = f"Rank{'s' * (len(ranks) > 1)} {numbers}: stage {first.stage}"
     yield Text(heading, "bold").append(
         f"  ({slowest:.0f} s, {gib(fullest)} GiB to trace)", "not bold"
     )
     table = plain_table(("  GiB", "traced", "estimated", "difference"), {"  GiB"})
-    for term, words in _TERMS.items():
-        traced, estimated = getattr(one.traced, term), getattr(one.estimated, term)
+    for term, label in _TERMS.items():
+        traced, estimated = getattr(first.traced, term), getattr(first.estimated, term)
         off = f"{100 * (traced / estimated - 1):+.2f} %" if estimated else "-"
         cells = (f"{value / 2**30:,.3f}" for value in (traced, estimated))
-        table.add_row(f"  {words}", *cells, off)
+        table.add_row(f"  {label}", *cells, off)
     yield table
     yield Text("  What differs (of saved tensors: in one micro-batch)")
-    for difference in one.differences:
+    for difference in first.differences:
         name = _TERMS.get(difference.term, difference.term)
         yield Text(f"    {name} {_signed(difference.bytes)}: {difference.reason}")
     yield Text("  Largest saved tensors of one micro-batch")
-    largest = sorted(one.saved_tensors, key=lambda row: -row.bytes * row.count)[:_LARGEST]
+    largest = sorted(first.saved_tensors, key=lambda row: -row.bytes * row.count)[:_MAX_TENSORS]
     for row in largest:
         shape = "x".join(map(str, row.shape))
         yield Text(

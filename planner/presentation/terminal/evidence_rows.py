@@ -17,18 +17,18 @@ _STYLES = {"measured": "", "extrapolated": "yellow", "unseen": "bold yellow"}
 
 
 # Differences from the record that are told; the rest are counted.
-_MOST_DIFFERENCES = 2
-_BEYOND = 1.05  # times the record, from which the differences are told
+_MAX_DIFFERENCES = 2
+_RECORD_MARGIN = 1.05  # times the record, from which the differences are told
 
 
 def evidence_rows(
     evidence: Evidence, report: PlanReport, accelerator_id: str
 ) -> Iterator[tuple[str, RenderableType]]:
     """Titled rows: the ground of a plan's estimate, and the record, else the nearest run."""
-    words = prose(evidence.text, indent=0)
+    text = prose(evidence.text, indent=0)
     yield (
         "evidence",
-        Flow([Text(str(word), _STYLES[evidence.ground]) for word in words.pieces], " "),
+        Flow([Text(str(piece), _STYLES[evidence.ground]) for piece in text.pieces], " "),
     )
     if evidence.record is None:
         yield "", Flow(_nearest(evidence.nearest[0], accelerator_id), ", ")
@@ -42,25 +42,25 @@ def _record(record: Record, report: PlanReport) -> Iterator[str]:
     yield f"{tflop_per_s(run.model_flop_per_s)} TFLOP/s each:"
     yield f"{run.model} on {run.accelerators}"
     yield f"({run.source} {run.year});"
-    if ratio < _BEYOND or not record.differs:
+    if ratio < _RECORD_MARGIN or not record.differs:
         yield f"here {ratio:.2f}x"
         return
     yield f"here {ratio:.2f}x, with"
-    differs = list(record.differs[:_MOST_DIFFERENCES])
+    differs = list(record.differs[:_MAX_DIFFERENCES])
     if more := len(record.differs) - len(differs):
         differs.append(f"{more} more")
-    yield from (f"{words}," for words in differs[:-1])
+    yield from (f"{change}," for change in differs[:-1])
     yield differs[-1]
 
 
 def _nearest(run: ScoredRun, accelerator_id: str) -> list[str]:
     elsewhere = run.accelerator != accelerator_id
-    where = f"{run.accelerators}"
-    where += f" x {accelerator(run.accelerator).name}" if elsewhere else ""
+    machines = f"{run.accelerators}"
+    machines += f" x {accelerator(run.accelerator).name}" if elsewhere else ""
     degrees = [f"{name} {degree}" for name in ("tp", "cp", "pp", "ep")
                if (degree := getattr(run, name)) > 1 or name == "tp"]  # fmt: skip
     return [
-        f"nearest: {run.model} on {where}",
+        f"nearest: {run.model} on {machines}",
         " ".join(degrees),
         f"predicted {seconds(run.predicted_s)}, measured {seconds(run.measured_s)}",
     ]

@@ -31,7 +31,7 @@ def fit_screen(answer: FitAnswer, request: FitRequest) -> RenderableType:
 def cards_screen(answer: CardsAnswer, request: CardsRequest) -> RenderableType:
     """The answer to `planner fit` without a card."""
     methods = list(answer.trainers)
-    heads = ("card", "GiB", *(_NAMES[one] for one in methods), "USD/h", "USD/Mtok")
+    heads = ("card", "GiB", *(_NAMES[m] for m in methods), "USD/h", "USD/Mtok")
     table = plain_table(heads, {"card"}, gap=2, no_wrap=True)
     for row in answer.rows:
         name = Text(row.accelerator)
@@ -48,9 +48,9 @@ def cards_screen(answer: CardsAnswer, request: CardsRequest) -> RenderableType:
         (request.each[0].base.model.name, "bold"), f"  on one card, sequences of {tokens}"
     )
     meaning = Text("tokens/s where it fits, else the GiB that are missing", "dim")
-    refused = (prose(f"{TITLES[one]}: {why}", 0, 2) for one, why in answer.reasons.items())
-    told = [note.text for note in answer.assumptions]
-    return Group(head, meaning, Text(), table, *refused, *notes("Rests on", told))
+    refused = (prose(f"{TITLES[m]}: {reason}", 0, 2) for m, reason in answer.reasons.items())
+    texts = [note.text for note in answer.assumptions]
+    return Group(head, meaning, Text(), table, *refused, *notes("Rests on", texts))
 
 
 def _card_word(cell: Cell | None) -> Text:
@@ -67,11 +67,11 @@ def _header(answer: FitAnswer, request: FitRequest) -> Iterator[RenderableType]:
     cards = f"{answer.nodes} x {each} {answer.accelerator}"
     yield Text.assemble((request.base.model.name, "bold"), "  on  ", (cards, "bold"))
     price, tokens = answer.price_usd_per_accelerator_hour, request.base.training.tokens
-    words = [f"batch {answer.global_batch_size:,} sequences", answer.precision]
+    parts = [f"batch {answer.global_batch_size:,} sequences", answer.precision]
     if tokens is not None:
-        words.append(f"{short(tokens)} tokens")
-    words.append("no price known" if price is None else f"{dollars(price)} per card-hour")
-    yield Flow(words, indent=2)
+        parts.append(f"{short(tokens)} tokens")
+    parts.append("no price known" if price is None else f"{dollars(price)} per card-hour")
+    yield Flow(parts, indent=2)
     room = f"at most {gib(answer.room_bytes)} of {gib(answer.capacity_bytes)} GiB of a card"
     yield Text(f"{room} are planned; the rest allows for the error of estimates", "dim")
 
@@ -85,10 +85,10 @@ def _table(answer: FitAnswer) -> RenderableType:
             table.add_row(Text(_NAMES[row.method], "bold"), Text("not run", "red"))
             continue
         longest = or_dash(row.longest_seq_length, lambda tokens: f"{tokens:,}")
-        for i, (name, words) in enumerate(_lines(row)):
+        for i, (name, text) in enumerate(_lines(row)):
             head = Text(_NAMES[row.method] if i == 0 else "", "bold")
             style = "" if i == 0 else "dim"
-            cells = [_word(cell, words, style, i == 0) for cell in row.cells]
+            cells = [_cell_text(cell, text, style, i == 0) for cell in row.cells]
             table.add_row(head, Text(name, style), *cells, longest if i == 0 else "")
     return table
 
@@ -112,14 +112,14 @@ def _lines(row: Row) -> Iterator[tuple[str, Callable[[Cell], str]]]:
         yield "cost", lambda cell: dollars(cell.cost_usd or 0.0)
 
 
-def _word(cell: Cell, words: Callable[[Cell], str], style: str, first: bool) -> Text:
+def _cell_text(cell: Cell, text: Callable[[Cell], str], style: str, first: bool) -> Text:
     if cell.fits:
-        return Text(words(cell), "green" if first else style)
+        return Text(text(cell), "green" if first else style)
     return Text(gib(cell.spare_bytes), "red") if first else Text("")
 
 
 def _what_would_help(answer: FitAnswer) -> Iterator[RenderableType]:
-    """For each method that fits at no length: why it is not run, or what would help."""
+    """Lines on methods that fit at no length: why they are not run, or what would help."""
     for row in answer.rows:
         if row.reason:
             yield prose(f"{row.title}: {row.reason}", 0, 2)
@@ -145,7 +145,7 @@ def _set(name: str, value: Any) -> str:
 
 
 def fit_commands(answer: FitAnswer) -> Iterator[tuple[str, str]]:
-    """For each method a title and the command at the longest length tried that fits."""
+    """A title for each method, and its command at the longest length tried that fits."""
     for row in answer.rows:
         if cell := next((cell for cell in row.cells[::-1] if cell.command), None):
             title = f"{row.title}, {cell.seq_length:,} tokens, by {row.trainer_title}"

@@ -27,15 +27,15 @@ _HEADS: dict[Severity, tuple[str, str]] = {
     "warning": ("Warnings", "bold yellow"),
     "hint": ("Hints", "bold cyan"),
 }
-_LONGEST_VALUE = 30  # longer values (layouts of stages) get their own line
-_LONGEST_HEAD = 48  # an option with its value; longer values stand in the next column
-_MOST_UNREAD = 8
-_MOST = {"error": 12, "warning": 8, "hint": 4}  # findings that are listed of a kind
+_MAX_VALUE_LENGTH = 30  # longer values (layouts of stages) get their own line
+_MAX_HEAD_LENGTH = 48  # an option with its value; longer values stand in the next column
+_MAX_UNREAD = 8
+_MAX_FINDINGS = {"error": 12, "warning": 8, "hint": 4}  # findings that are listed of a kind
 
 
 def _head(answer: LintAnswer, parameters: float, main: str) -> list[RenderableType]:
     """The verdict and the number of findings; what was judged."""
-    words, style = _VERDICTS[answer.verdict]
+    verdict, style = _VERDICTS[answer.verdict]
     counts = ", ".join(
         f"{n} {name}{'s' * (n != 1)}"
         for name in _HEADS
@@ -51,7 +51,7 @@ def _head(answer: LintAnswer, parameters: float, main: str) -> list[RenderableTy
         training["precision"],
     ]
     return [
-        Text.assemble((main, "bold"), " ", (words, style), f" · {counts}" if counts else ""),
+        Text.assemble((main, "bold"), " ", (verdict, style), f" · {counts}" if counts else ""),
         Flow(judged, indent=2, style="dim"),
     ]
 
@@ -70,7 +70,8 @@ def lint_screen(
     if answer.mended is not None:
         rows += [Text(), _plan(_title(answer.mended), answer.mended.report)]
         rows.append(_changes(answer.mended.changes, main))
-    if answer.best is not None and not _same(answer.best, answer.mended):
+    mended = answer.mended and answer.mended.report.plan
+    if answer.best is not None and answer.best.report.plan != mended:
         rows += [Text(), _plan("Better plan", answer.best.report)]
         if answer.gain is not None:
             rows.append(_gain(answer.gain))
@@ -78,7 +79,7 @@ def lint_screen(
     if answer.nearest:
         rows += [Text(), Text("No plan of this framework fits here", "bold red")]
         rows += [row for nearest in answer.nearest for row in nearest_rows(nearest)]
-    rows += list(_left(answer))
+    rows += list(_open_values(answer))
     return Group(*rows)
 
 
@@ -89,26 +90,22 @@ def _title(mended: Better) -> str:
     return f"Fewest changes to the plan; {stays} error{'s stay' if stays > 1 else ' stays'}"
 
 
-def _same(better: Better, other: Better | None) -> bool:
-    return other is not None and better.report.plan == other.report.plan
-
-
 def _findings(severity: Severity, findings: list[Finding]) -> list[RenderableType]:
     if not findings:
         return []
     title, style = _HEADS[severity]
     rows: list[RenderableType] = [Text(), Text(title, style)]
-    for finding in findings[: _MOST[severity]]:
+    for finding in findings[: _MAX_FINDINGS[severity]]:
         rows.append(_finding(finding, style))
-    if (rest := len(findings) - _MOST[severity]) > 0:
+    if (rest := len(findings) - _MAX_FINDINGS[severity]) > 0:
         rows.append(Text(f"  and {rest} more: --json lists all", "dim"))
     return rows
 
 
 def _finding(finding: Finding, style: str) -> RenderableType:
     place = f"{finding.file}:{finding.line}" if finding.line else finding.file
-    said = [word for word in (place, finding.option) if word]
-    head = Flow([Text(f"  {finding.code}", style), *said], "  ", indent=4)
+    parts = [part for part in (place, finding.option) if part]
+    head = Flow([Text(f"  {finding.code}", style), *parts], "  ", indent=4)
     return Group(head, prose(finding.text, indent=4))
 
 
@@ -137,21 +134,21 @@ def _plan(title: str, report: PlanReport) -> RenderableType:
 
 
 def _gain(gain: Gain) -> RenderableType:
-    told = f"{gain.low:.2f} to {gain.high:.2f} at 80 %, {share(gain.chance)} likely to be faster"
-    told += ": measure both" if gain.inside_error else ""
+    text = f"{gain.low:.2f} to {gain.high:.2f} at 80 %, {share(gain.chance)} likely to be faster"
+    text += ": measure both" if gain.inside_error else ""
     style = "yellow" if gain.inside_error else "bold green"
-    return Flow([Text(f"  {gain.speedup:.2f}x faster,", style), *told.split()], " ", indent=2)
+    return Flow([Text(f"  {gain.speedup:.2f}x faster,", style), *text.split()], " ", indent=2)
 
 
 def _changes(changes: Iterable[FlagChange], main: str) -> RenderableType:
     """One option after the other, as a diff: + to add, - to remove, ~ another value."""
     rows = [_change(change, main) for change in changes]
     lengths = [head.cell_len for head, _, _ in rows]
-    column = max([length for length in lengths if length <= _LONGEST_HEAD], default=0)
+    column = max([length for length in lengths if length <= _MAX_HEAD_LENGTH], default=0)
     lines: list[RenderableType] = []
-    for head, value, words in rows:
+    for head, value, pieces in rows:
         head.pad_right(max(0, column - head.cell_len) + 1)
-        lines.append(Flow([head, *words], " ", indent=min(column, _LONGEST_HEAD) + 2))
+        lines.append(Flow([head, *pieces], " ", indent=min(column, _MAX_HEAD_LENGTH) + 2))
         if value:
             lines.append(Text(f"      {value}", "bold"))
     return Group(*lines)
@@ -168,30 +165,30 @@ def _change(change: FlagChange, main: str) -> tuple[Text, str, list[Text]]:
     if change.misspelled and change.before == change.after:
         values = ("", "")
     value = " -> ".join(filter(None, values))
-    words = [Text(word, "dim") for word in change.why.split()]
+    pieces = [Text(w, "dim") for w in change.why.split()]
     below = ""
-    if head.cell_len + len(value) < _LONGEST_HEAD:
+    if head.cell_len + len(value) < _MAX_HEAD_LENGTH:
         head.append(f" {value}".rstrip(), "bold")
-    elif len(value) > _LONGEST_VALUE:
+    elif len(value) > _MAX_VALUE_LENGTH:
         below = value
     elif value and change.after is not None:
-        words = [*(Text(word, "bold") for word in value.split(" ")), Text("·", "dim"), *words]
+        pieces = [*(Text(w, "bold") for w in value.split(" ")), Text("·", "dim"), *pieces]
     if change.line:
         file = "line " if change.file == main else f"{change.file}:"
-        words.append(Text(f"({file}{change.line})", "dim"))
-    return head, below, words
+        pieces.append(Text(f"({file}{change.line})", "dim"))
+    return head, below, pieces
 
 
-def _left(answer: LintAnswer) -> Iterator[RenderableType]:
+def _open_values(answer: LintAnswer) -> Iterator[RenderableType]:
     """The values that the files leave open, and the settings that no plan has a field for."""
     demanded = [finding.option for finding in answer.findings if finding.code == "environment"]
     assumed = (text for text in answer.assumed if not any(name in text for name in demanded))
     yield from notes("Assumed", assumed)
     if answer.unread:
-        names = list(dict.fromkeys(said.name for said in answer.unread))
-        rest = len(names) - _MOST_UNREAD
+        names = list(dict.fromkeys(setting.name for setting in answer.unread))
+        rest = len(names) - _MAX_UNREAD
         more = [f"and {rest} more"] if rest > 0 else []
         title = Text("Not part of a plan ", "bold")
-        words: list[str | Text] = [title, *names[:_MOST_UNREAD], *more]
+        parts: list[str | Text] = [title, *names[:_MAX_UNREAD], *more]
         yield Text()
-        yield Flow(words, " ", indent=2, style="dim")
+        yield Flow(parts, " ", indent=2, style="dim")

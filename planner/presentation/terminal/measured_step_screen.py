@@ -16,31 +16,31 @@ ALIKE = 1.1  # means that differ by less are the same lengths
 
 
 def measured_screen(
-    found: MeasuredAnswer, asked: ReinforcementRequest, console: Console
+    answer: MeasuredAnswer, request: ReinforcementRequest, console: Console
 ) -> RenderableType:
     """The answer, then what the log says of each phase."""
-    measured, said = found.measured, asked.reinforcement.mean_tokens
+    measured, tokens = answer.measured, request.reinforcement.mean_tokens
     grid = Table.grid(padding=(0, 2))
     grid.add_row("  phase", "predicted", "measured", "ratio")
-    for one in found.phases:
-        ratio = "" if one.ratio is None else f"{one.ratio:5.2f}"
-        times = (f"{seconds(one.predicted_s):>9}", f"{seconds(one.measured_s):>9}")
-        grid.add_row(f"  {one.phase}", *times, ratio)
+    for phase in answer.phases:
+        ratio = "" if phase.ratio is None else f"{phase.ratio:5.2f}"
+        times = (f"{seconds(phase.predicted_s):>9}", f"{seconds(phase.measured_s):>9}")
+        grid.add_row(f"  {phase.phase}", *times, ratio)
     many = "s" * (measured.steps != 1)
     head = f"  {measured.trainer}, the median of {measured.steps:,} step{many}"
     rows: list[RenderableType] = [
-        reinforcement_screen(found.step, asked, console),
+        reinforcement_screen(answer.step, request, console),
         Text(),
         Text.assemble(("Measured", "bold"), head),
         grid,
     ]
     mean = measured.response_tokens
-    if mean and not 1 / ALIKE < said / mean < ALIKE:
+    if mean and not 1 / ALIKE < tokens / mean < ALIKE:
         rows.append(prose(
-            f"Its responses have {mean:,.0f} tokens in the mean, {said:,} are asked for: "
+            f"Its responses have {mean:,.0f} tokens in the mean, {tokens:,} are asked for: "
             f"--response-tokens {mean:.0f} compares the same."
         ))  # fmt: skip
-    if rate := found.generation_tokens_per_s:
+    if rate := answer.generation_tokens_per_s:
         rows.append(prose(
             f"Its engines made {rate:,.0f} tokens/s each: --generation-tokens-per-s {rate:.0f} "
             "takes their rate in place of the modelled one."

@@ -39,7 +39,7 @@ def mixed_screen(answer: MixedAnswer) -> RenderableType:
 
 def _option(answer: MixedAnswer, option: Option) -> list[RenderableType]:
     """Whose nodes and how, then time and money, then the plan."""
-    who = " + ".join(
+    nodes = " + ".join(
         f"{answer.groups[g].accelerators:,} x {answer.groups[g].accelerator}" for g in option.order
     )
     figures = [f"{seconds(option.iteration_time_s)} per iteration"]
@@ -50,7 +50,7 @@ def _option(answer: MixedAnswer, option: Option) -> list[RenderableType]:
         figures.append(dollars(option.cost_usd))
     plan = option.plan.model_dump()
     return [
-        Text.assemble((who, "bold"), f"  {_WORDS[option.kind]}"),
+        Text.assemble((nodes, "bold"), f"  {_WORDS[option.kind]}"),
         Flow(figures, indent=2, head="  "),
         Flow([*plan_words(plan), *memory_words(plan)[:1]], indent=2, head="  "),
     ]

@@ -10,14 +10,14 @@ from rich.table import Table
 
 def plain_table(
     headings: Iterable[str] = (),
-    left: Collection[str] = (),
+    text_columns: Collection[str] = (),
     *,
     style: str = "bold",
     gap: int = 2,
     **column: Any,
 ) -> Table:
-    """A table with these columns; left: those that begin at their left; column: what each has."""
+    """A table with these headings; text_columns: those aligned left; column: options of each."""
     table = Table(box=None, padding=(0, gap, 0, 0), header_style=style, pad_edge=False)
     for heading in headings:
-        table.add_column(heading, justify="left" if heading in left else "right", **column)
+        table.add_column(heading, justify="left" if heading in text_columns else "right", **column)
     return table

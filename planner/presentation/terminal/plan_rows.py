@@ -19,10 +19,10 @@ from planner.presentation.terminal.bars import memory_bars, time_bar
 from planner.presentation.terminal.evidence_rows import evidence_rows
 from planner.presentation.terminal.text_wrap import Flow, prose
 
-LEAST_SELECTION = 0.01  # error of the picked plan's time that is told
+LEAST_SELECTION = 0.01  # least error of the picked plan's time that is shown
 TIGHT = 0.02  # free share of the memory below which the smallest surprise overflows it
-MOST_RUNTIMES = 1  # frameworks named beside a schedule
-_MOST_STAGES = 8  # lines of layers, for one screen
+MAX_RUNTIMES = 1  # limit on the frameworks named beside a schedule
+_MAX_STAGES = 8  # limit on lines of layers
 
 
 @dataclass(frozen=True)
@@ -77,18 +77,18 @@ def report_rows(
     facts.add_row("utilisation", Flow(utilisation))
     for name, row in _memory_rows(report.memory):
         facts.add_row(name, row)
-    if whole := whole_run(report, summary):
-        facts.add_row("whole run", Flow(whole))
+    if run := whole_run(report, summary):
+        facts.add_row("whole run", Flow(run))
     return [facts, Text(), *memory_bars(report.memory, console), Text(), *time_bar(report, console)]
 
 
 def _degrees(report: PlanReport, named: bool) -> Iterator[RenderableType]:
     """Lines of the plan's degrees and of its layers; named: with its schedule."""
     plan = report.plan.model_dump()
-    words = [Text(word, "bold") for word in formats.plan_words(plan, schedule=named)]
+    parts = [Text(part, "bold") for part in formats.plan_words(plan, schedule=named)]
     if not report.fits:
-        words.append(Text("does not fit", "bold red"))
-    yield Flow(words)
+        parts.append(Text("does not fit", "bold red"))
+    yield Flow(parts)
     layers = [f"layers {_layers(report.layers_per_stage)}"]
     if len(report.plan.stage_layers) > report.plan.pp:
         layers.append(f"by virtual stage {_layers(report.plan.stage_layers)}")
@@ -118,53 +118,53 @@ def _headroom(memory: Memory) -> RenderableType:
     if free < 0:
         return Flow([Text(formats.overflow(memory), "bold red")])
     used = f"{formats.gib(memory.peak_bytes)} of {formats.gib(memory.capacity_bytes)} GiB"
-    left = f"{formats.share(free)} free"
+    text = f"{formats.share(free)} free"
     cached = memory.peak_bytes - memory.needed_bytes
     if free < TIGHT and cached > TIGHT * memory.capacity_bytes:
         # The allocator fills what there is, and returns it before it fails.
         free = 1 - memory.needed_bytes / memory.capacity_bytes
-        left = f"{formats.share(free)} free but for cache"
-    place = f" on stage {memory.worst_stage}" if len(memory.stages) > 1 else ""
-    words = [f"{used}{place}", left]
+        text = f"{formats.share(free)} free but for cache"
+    stage = f" on stage {memory.worst_stage}" if len(memory.stages) > 1 else ""
+    parts = [f"{used}{stage}", text]
     tight = [Text("tight", "bold yellow")] if free < TIGHT else []
     risk = Text(f"{formats.chance(memory.chance_of_running_out)} risk of running out")
-    return Flow([*(Text(word, "yellow" if tight else "") for word in words), *tight, risk], ", ")
+    return Flow([*(Text(part, "yellow" if tight else "") for part in parts), *tight, risk], ", ")
 
 
 def whole_run(report: PlanReport, summary: RequestSummary) -> list[str]:
     """Days, cost and energy, with the price and the overhead that they are counted at."""
 
     def mark(*names: str) -> str:
-        places = ("/cluster", "/cluster/groups/0")
-        return summary.mark(*(f"{place}/{name}" for place in places for name in names))
+        parts = ("/cluster", "/cluster/groups/0")
+        return summary.mark(*(f"{part}/{name}" for part in parts for name in names))
 
     cluster = summary.request.cluster
-    words = [] if report.days is None else [formats.days(report.days)]
+    parts = [] if report.days is None else [formats.days(report.days)]
     price = cluster.groups[0].price_usd_per_accelerator_hour
     if report.cost_usd is not None and price is not None:
         star = mark("price_usd_per_accelerator_hour")
-        words.append(
+        parts.append(
             f"{formats.dollars(report.cost_usd)} at ${price:.2f} per accelerator-hour{star}"
         )
     if report.energy_kwh is not None:
         star = mark("pue", "node_power_watts")
-        words.append(f"{formats.energy(report.energy_kwh)} at PUE {cluster.pue:g}{star}")
-    return words
+        parts.append(f"{formats.energy(report.energy_kwh)} at PUE {cluster.pue:g}{star}")
+    return parts
 
 
 def _pipeline(schedule: str, pipeline: Pipeline) -> list[str | Text]:
     """Who runs the schedule, and what its own order takes beside the time of the closed form."""
-    words: list[str | Text] = [schedule]
+    parts: list[str | Text] = [schedule]
     if pipeline.frameworks:
-        runs = pipeline.frameworks[:MOST_RUNTIMES]
+        runs = pipeline.frameworks[:MAX_RUNTIMES]
         rest = len(pipeline.frameworks) - len(runs)
         more = f" and {rest} other{'s' if rest > 1 else ''}" if rest else ""
-        words.append(f"run by {', '.join(runs)}{more}")
+        parts.append(f"run by {', '.join(runs)}{more}")
     else:
-        words.append(Text("run by no framework known here", "yellow"))
+        parts.append(Text("run by no framework known here", "yellow"))
     if pipeline.simulated_iteration_time_s is not None:
-        words.append(f"{formats.seconds(pipeline.simulated_iteration_time_s)} simulated")
-    return words
+        parts.append(f"{formats.seconds(pipeline.simulated_iteration_time_s)} simulated")
+    return parts
 
 
 def speed(report: PlanReport) -> list[str]:
@@ -188,20 +188,20 @@ def _layers(layers: Sequence[int]) -> str:
             folded[-1][1] += 1
         else:
             folded.append([count, 1])
-    words = [str(count) if times == 1 else f"{count}x{times}" for count, times in folded]
-    return " ".join(words)
+    parts = [str(count) if times == 1 else f"{count}x{times}" for count, times in folded]
+    return " ".join(parts)
 
 
 def _stages(stages: Sequence[Mapping[str, int]]) -> Iterator[RenderableType]:
     """A line for each stage with its layers of each kind, equal neighbours in one."""
     folded: list[list[int]] = []
-    for i, held in enumerate(stages):
-        if folded and stages[folded[-1][0]] == held:
+    for i, layers in enumerate(stages):
+        if folded and stages[folded[-1][0]] == layers:
             folded[-1].append(i)
         else:
             folded.append([i])
-    for same in folded[:_MOST_STAGES]:
+    for same in folded[:_MAX_STAGES]:
         name = f"stage {same[0]}" if len(same) == 1 else f"stages {same[0]}-{same[-1]}"
         yield prose(f"{name}: {formats.kinds_words(stages[same[0]])}", indent=0, hanging=2)
-    if rest := folded[_MOST_STAGES:]:
+    if rest := folded[_MAX_STAGES:]:
         yield Text(f"and {sum(map(len, rest))} more stages")

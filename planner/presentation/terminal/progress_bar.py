@@ -18,42 +18,42 @@ PATIENCE_S = 1.0
 T = TypeVar("T")
 
 
-def _progress(what: str) -> Progress:
+def _progress(label: str) -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     console = Console(stderr=True)
-    columns = (what, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (label, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def counted(
-    what: str, items: Iterable[T], total: int, done: int = 0, patience_s: float = PATIENCE_S
+    label: str, items: Iterable[T], total: int, done: int = 0, patience_s: float = PATIENCE_S
 ) -> Iterator[T]:
     """The items, with a bar of how many have come; done: how many there were before."""
-    progress = _progress(what)
+    progress = _progress(label)
     task = progress.add_task("", total=total, completed=done)
     began = time.monotonic()
     if not patience_s:
         progress.start()
     try:
-        for one in items:
+        for item in items:
             progress.advance(task)
             if not progress.live.is_started and time.monotonic() - began > patience_s:
                 progress.start()
-            yield one
+            yield item
     finally:
         progress.stop()
 
 
 @contextmanager
-def bar(what: str, *, best: bool = True) -> Iterator[None]:
+def bar(label: str, *, best: bool = True) -> Iterator[None]:
     """A bar for the work inside; nothing where no terminal is watching.
 
     best: Ctrl-C ends a search with the best that it has found; a second one, or one before there is
     any, ends the command.  Otherwise it raises KeyboardInterrupt at once, as everywhere.
     """
-    progress = _progress(what)
+    progress = _progress(label)
     task = progress.add_task("", total=None)
     began = time.monotonic()
 
@@ -62,22 +62,22 @@ def bar(what: str, *, best: bool = True) -> Iterator[None]:
         if not progress.live.is_started and time.monotonic() - began > PATIENCE_S:
             progress.start()
 
-    asked: list[int] = []
+    signals: list[int] = []
 
     def interrupted(number: int, frame: object) -> None:
-        if asked:
+        if signals:
             raise KeyboardInterrupt
-        asked.append(number)
+        signals.append(number)
 
     # Only the main thread may; in others there is nobody to press it.
-    own = best and threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGINT, interrupted) if own else None
+    handles = best and threading.current_thread() is threading.main_thread()
+    previous = signal.signal(signal.SIGINT, interrupted) if handles else None
     try:
-        with watched(Watch(show, enough=lambda: bool(asked))):
+        with watched(Watch(show, enough=lambda: bool(signals))):
             yield
     except NothingYet:
         raise KeyboardInterrupt from None
     finally:
-        if own:
-            signal.signal(signal.SIGINT, before)
+        if handles:
+            signal.signal(signal.SIGINT, previous)
         progress.stop()

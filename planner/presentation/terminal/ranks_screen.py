@@ -14,8 +14,8 @@ from planner.answers.plans.ranks import GroupKind, RanksAnswer
 from planner.presentation.terminal.traffic_rows import order_lines, traffic_lines
 
 _INKS = ("blue", "green", "yellow", "magenta", "cyan", "red")
-_MOST_CELLS = 32  # accelerators per node
-_MOST_ROWS = 24  # rows of equal neighbouring nodes
+_MAX_CELLS = 32  # accelerators per node
+_MAX_ROWS = 24  # rows of equal neighbouring nodes
 
 
 def ranks_screen(answer: RanksAnswer, console: Console) -> RenderableType:
@@ -29,8 +29,8 @@ def ranks_screen(answer: RanksAnswer, console: Console) -> RenderableType:
         Text(f"fastest axis first: {order}"),
     ]  # fmt: skip
     if answer.expert_axes:
-        own = ", ".join(f"{axis.name} {axis.size}" for axis in answer.expert_axes)
-        lines.append(Text(f"of experts: {own}"))
+        axes = ", ".join(f"{axis.name} {axis.size}" for axis in answer.expert_axes)
+        lines.append(Text(f"of experts: {axes}"))
     lines += ["", _table(answer), "", *_map(answer), "", *traffic_lines(answer.traffic)]
     lines += order_lines(answer.rank_orders, str(answer.request["plan"]["rank_order"]))
     for warning in answer.warnings:
@@ -78,22 +78,22 @@ def _map(answer: RanksAnswer) -> Iterator[RenderableType]:
         (values[i : i + per_node], tp[i : i + per_node])
         for i in range(0, answer.world_size, per_node)
     ]
-    what = {"pp": "pipeline stage", "tp": "tensor-parallel rank", "cp": "context-parallel rank"}
+    meanings = {"pp": "pipeline stage", "tp": "tensor-parallel rank", "cp": "context-parallel rank"}
     brackets = ", a bracket for each tensor-parallel group" if grouped else ""
-    yield Text(f"{what.get(name, 'data-parallel rank')} of each accelerator{brackets}")
+    yield Text(f"{meanings.get(name, 'data-parallel rank')} of each accelerator{brackets}")
     runs = [(row, len(list(same))) for row, same in groupby(rows)]
     first = 0
-    for (cells, places), count in runs[:_MOST_ROWS]:
+    for (cells, ranks), count in runs[:_MAX_ROWS]:
         label = f"node {first}" if count == 1 else f"nodes {first}-{first + count - 1}"
         line = Text(f"  {label:14s} ")
-        for cell, place in list(zip(cells, places, strict=True))[:_MOST_CELLS]:
-            if grouped and place == 0:
+        for cell, rank in list(zip(cells, ranks, strict=True))[:_MAX_CELLS]:
+            if grouped and rank == 0:
                 line.append("[")
             line.append(f"{cell}", _INKS[cell % len(_INKS)])
-            line.append("]" if grouped and place == max(tp) else " ")
-        if len(cells) > _MOST_CELLS:
+            line.append("]" if grouped and rank == max(tp) else " ")
+        if len(cells) > _MAX_CELLS:
             line.append("...")
         yield line
         first += count
-    if len(runs) > _MOST_ROWS:
+    if len(runs) > _MAX_ROWS:
         yield Text(f"  and {answer.nodes - first:,} nodes more")

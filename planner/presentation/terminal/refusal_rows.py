@@ -10,7 +10,7 @@ from planner.documents import formats
 from planner.documents.answer import Change, Counts, LimitConflict, Nearest, PlanAnswer
 from planner.presentation.terminal.text_wrap import Flow, prose
 
-_MOST_REASONS = 3
+_MAX_REASONS = 3
 
 
 def count_rows(answer: PlanAnswer) -> list[RenderableType]:
@@ -34,11 +34,11 @@ def count_rows(answer: PlanAnswer) -> list[RenderableType]:
         return [*cut, line]
     # The memory is what most requests can change something about.
     memory = [pair for pair in rejected[1:] if pair[1] == "memory"]
-    told = [rejected[0], *(memory or rejected[1:2])]
-    words = [f"{count:,} for {formats.reason_words(reason)}" for count, reason in told]
-    if rest := sum(count for count, _ in rejected) - sum(count for count, _ in told):
-        words.append(f"{rest:,} otherwise")
-    return [*cut, line, Flow(words, ", ", indent=2, head="rejected: ")]
+    shown = [rejected[0], *(memory or rejected[1:2])]
+    parts = [f"{count:,} for {formats.reason_words(reason)}" for count, reason in shown]
+    if rest := sum(count for count, _ in rejected) - sum(count for count, _ in shown):
+        parts.append(f"{rest:,} otherwise")
+    return [*cut, line, Flow(parts, ", ", indent=2, head="rejected: ")]
 
 
 def _rejected(counts: Counts) -> list[tuple[int, str]]:
@@ -53,7 +53,7 @@ def nothing_fits_rows(answer: PlanAnswer) -> list[RenderableType]:
     if not answer.conflicts:
         rows += [
             prose(f"{formats.reason_words(reason)}: {text}", hanging=2)
-            for reason, text in _explained(answer.counts)[:_MOST_REASONS]
+            for reason, text in _explained(answer.counts)[:_MAX_REASONS]
         ]
     for nearest in answer.nearest[:3]:
         rows += [Text(), *nearest_rows(nearest)]
@@ -93,9 +93,9 @@ def nearest_rows(nearest: Nearest) -> list[RenderableType]:
 def change_row(change: Change) -> RenderableType:
     """A row of the fields to change, with the peak memory and tokens/s after the change."""
     *fields, last = (f"{name} {formats.value_words(value)}" for name, value in change.set.items())
-    words = [
+    parts = [
         *(Text(field, "bold green") for field in fields),
         Text.assemble((last, "bold green"), f": peak {formats.gib(change.peak_bytes)} GiB"),
         Text(f"{change.tokens_per_s:,.0f} tokens/s"),
     ]
-    return Flow([Text.assemble("  set ", words[0]), *words[1:]], ", ", indent=4)
+    return Flow([Text.assemble("  set ", parts[0]), *parts[1:]], ", ", indent=4)

@@ -14,7 +14,6 @@ from planner.answers.reinforcement.documents import (
     Phase,
     ReinforcementAnswer,
     ReinforcementRequest,
-    ReinforcementSpec,
     Way,
 )
 from planner.answers.reinforcement.emission import unsaid
@@ -41,7 +40,7 @@ def reinforcement_screen(
         Text(),
         *_header_rows(answer, request),
         Text(),
-        *_ways(answer, request),
+        *_layouts(answer, request),
         Text(),
         Text("Step  one after the other", "bold"),
         _parts(answer),
@@ -64,7 +63,7 @@ def _next(answer: ReinforcementAnswer, request: ReinforcementRequest) -> Iterato
     """The launch files, or why there are none."""
     trainer = request.reinforcement.trainer
     if problems := list(unsaid(request.reinforcement, request.trainer)):
-        yield prose(f"No launch files: {'; '.join(one.detail for one in problems)}.", hanging=2)
+        yield prose(f"No launch files: {'; '.join(p.detail for p in problems)}.", hanging=2)
     elif answer.framework is None:
         yield prose(f"No launch files: {trainer} can't run this training.", hanging=2)
     else:
@@ -87,14 +86,15 @@ def _header_rows(
         indent=2,
     )
     count = f"{answer.generation_accelerators:,}"
-    where = f"the same {count}" if way.generation == "same" else f"{count} other"
+    which = f"the same {count}" if way.generation == "same" else f"{count} other"
     engines = f"{answer.engines:,} engine{'s' * (answer.engines > 1)} of tp {way.generation_tp}"
+    stated = f"{spec.generation_tokens_per_s or 0:,.0f} tokens/s per accelerator, as stated"
     made = answer.generated
     yield Flow(
         [
-            f"on {where} accelerators",
+            f"on {which} accelerators",
             engines,
-            *(_engine(made, spec.max_num_seqs) if made else [_stated(spec)]),
+            *(_engine(made, spec.max_num_seqs) if made else [stated]),
         ],
         indent=2,
         head="generation ",
@@ -104,22 +104,20 @@ def _header_rows(
     yield Flow([*whole_plan_words(answer.training.plan), step], indent=2, head=head)
 
 
-def _engine(made: Generation, most: int) -> list[str]:
+def _engine(made: Generation, limit: int) -> list[str]:
     """What one engine does at a time."""
     return [
         *(["expert parallel"] if made.expert_parallel else []),
-        f"{made.running:,.0f} responses at a time, of at most {most:,}",
+        f"{made.running:,.0f} responses at a time, of at most {limit:,}",
         f"{seconds(made.decode_s)} per token",
         f"{made.steady_tokens_per_s / made.tp:,.0f} tokens/s per accelerator while all are busy",
         f"cache of {gib(made.cache_bytes)} GiB each",
     ]
 
 
-def _stated(spec: ReinforcementSpec) -> str:
-    return f"{spec.generation_tokens_per_s or 0:,.0f} tokens/s per accelerator, as stated"
-
-
-def _ways(answer: ReinforcementAnswer, request: ReinforcementRequest) -> Iterator[RenderableType]:
+def _layouts(
+    answer: ReinforcementAnswer, request: ReinforcementRequest
+) -> Iterator[RenderableType]:
     """The way that is answered, then the others: each with what it needs."""
     low, high = answer.interval_s
     best, *others = answer.ways
@@ -137,33 +135,33 @@ def _ways(answer: ReinforcementAnswer, request: ReinforcementRequest) -> Iterato
     part = answer.parts_s[answer.dominant] / sum(answer.parts_s.values())
     waits = ", mostly waiting for the longest responses" if "longest" in best.limited_by else ""
     yield Text(f"longest part: {answer.dominant}, {share(part)}{waits}")
-    for one in others:
-        yield _other(one, best, request)
+    for way in others:
+        yield _other_layout(way, best, request)
 
 
-def _other(one: Way, best: Way, request: ReinforcementRequest) -> RenderableType:
+def _other_layout(way: Way, best: Way, request: ReinforcementRequest) -> RenderableType:
     """Another way, against the one that is answered."""
-    nodes = one.generation_nodes
-    where = (
+    nodes = way.generation_nodes
+    machines = (
         "generating on the ranks that train"
-        if one.generation == "same"
+        if way.generation == "same"
         else f"{nodes} node{'s' * (nodes > 1)} generate, {request.nodes - nodes} train"
     )
     late = (
-        [f"with --staleness {one.staleness:g}"]
-        if one.staleness > request.reinforcement.staleness
+        [f"with --staleness {way.staleness:g}"]
+        if way.staleness > request.reinforcement.staleness
         else []
     )
     return Flow(
         [
-            f"{one.name}: {seconds(one.step_time_s)} per step",
-            where,
-            f"tp {one.generation_tp}",
-            f"limited by {one.limited_by}",
+            f"{way.name}: {seconds(way.step_time_s)} per step",
+            machines,
+            f"tp {way.generation_tp}",
+            f"limited by {way.limited_by}",
             *late,
         ],
         indent=4,
-        style="" if one.step_time_s < best.step_time_s else "dim",
+        style="" if way.step_time_s < best.step_time_s else "dim",
         head="or ",
     )
 
@@ -181,10 +179,10 @@ def _parts(answer: ReinforcementAnswer) -> RenderableType:
 def _transfer(answer: ReinforcementAnswer) -> Iterator[RenderableType]:
     """The steps that the transfer's seconds add up from."""
     pieces = [f"{amount(answer.weight_bytes)} of weights"]
-    for one in answer.transfer:
-        how = f"gathered over {one.ranks:,} ranks" if one.op == "all_gather" else "sent"
-        size = amount(one.payload_bytes)
-        pieces.append(f"{one.title}: {size} {how} in {seconds(one.seconds)}")
+    for part in answer.transfer:
+        route = f"gathered over {part.ranks:,} ranks" if part.op == "all_gather" else "sent"
+        size = amount(part.payload_bytes)
+        pieces.append(f"{part.title}: {size} {route} in {seconds(part.seconds)}")
     if not answer.transfer:
         pieces.append("every rank already has all of them")
     yield Flow(pieces, indent=4, style="dim", head="  weight_transfer: ")

@@ -18,10 +18,10 @@ def reports_screen(answer: ReportsAnswer) -> RenderableType:
     table.add_column("iteration time", no_wrap=True)
     for title in ("runs", "median", "90 %", "bias"):
         table.add_column(title, justify="right")
-    for kind, found in {"all": answer.time, **answer.by_kind}.items():
-        bias = f"{100.0 * found.bias_ln:+.1f} %"
-        median, most = share(found.median_abs_ln), share(found.p90_abs_ln)
-        table.add_row(kind, f"{found.runs:,}", median, most, bias)
+    for kind, errors in {"all": answer.time, **answer.by_kind}.items():
+        bias = f"{100.0 * errors.bias_ln:+.1f} %"
+        median, p90 = share(errors.median_abs_ln), share(errors.p90_abs_ln)
+        table.add_row(kind, f"{errors.runs:,}", median, p90, bias)
     rows: list[RenderableType] = [
         Text.assemble(("Predicted against measured", "bold"), f"  {head}"), Text(), table, Text(),
     ]  # fmt: skip

@@ -43,7 +43,7 @@ from planner.presentation.terminal.text_wrap import Flow, notes, prose
 WORTH_OPENING = 0.001
 
 # Frameworks whose best plan is told on the screen.
-MOST_FRAMEWORKS = 3
+MAX_FRAMEWORKS = 3
 
 
 def plan_screen(answer: PlanAnswer, summary: RequestSummary, console: Console) -> RenderableType:
@@ -84,36 +84,36 @@ def _held_fixed(answer: PlanAnswer) -> list[RenderableType]:
     if not answer.held_fixed:
         return []
     first, *others = answer.held_fixed
-    words = [f"{len(answer.held_fixed)} fields, nothing to save"]
+    parts = [f"{len(answer.held_fixed)} fields, nothing to save"]
     if first.saves >= WORTH_OPENING:
         saves = f"{_option_words(first)} saves {share(first.saves)}"
-        words = [f"{first.field.replace('_', ' ')} {value_words(first.value)} ({saves})"]
+        parts = [f"{first.field.replace('_', ' ')} {value_words(first.value)} ({saves})"]
     if others and first.saves >= WORTH_OPENING:
-        most = (
+        fields = (
             f"at most {share(others[0].saves)}" if others[0].saves >= WORTH_OPENING else "no gain"
         )
-        words.append(f"{len(others)} others: {most}")
-    return [Flow(words, indent=2, head="Not varied: ")]
+        parts.append(f"{len(others)} others: {fields}")
+    return [Flow(parts, indent=2, head="Not varied: ")]
 
 
-def _option_words(held: HeldFixed) -> str:
+def _option_words(fixed: HeldFixed) -> str:
     """The option that sets the other value."""
-    flag = held.field.replace("_", "-")
-    if isinstance(held.other, bool):
-        return f"--{flag}" if held.other else f"--no-{flag}"
-    return f"--{flag} {value_words(held.other)}"
+    flag = fixed.field.replace("_", "-")
+    if isinstance(fixed.other, bool):
+        return f"--{flag}" if fixed.other else f"--no-{flag}"
+    return f"--{flag} {value_words(fixed.other)}"
 
 
 def _replanned(replanned: Replanned) -> RenderableType:
     """What the request's efficiency profile changed."""
-    usual = f"by the usual profile {replanned.usual_profile}"
+    by_usual = f"by the usual profile {replanned.usual_profile}"
     if not replanned.differences:
-        own = replanned.plan.iteration_time_s
+        best_s = replanned.plan.iteration_time_s
         return Text(
-            f"The same plan is best {usual}, at {seconds(replanned.usual_time_s)} instead of "
-            f"{seconds(own)}"
+            f"The same plan is best {by_usual}, at {seconds(replanned.usual_time_s)} instead of "
+            f"{seconds(best_s)}"
         )
-    head = f"Best {usual}, here {share(replanned.slower_by)} slower: "
+    head = f"Best {by_usual}, here {share(replanned.slower_by)} slower: "
     return Flow(whole_plan_words(replanned.plan.plan), indent=2, head=head)
 
 
@@ -128,10 +128,10 @@ def _picks(answer: PlanAnswer) -> list[RenderableType]:
         free = 1.0 - memory.peak_bytes / memory.capacity_bytes
         plan = pick.plan.plan.model_dump()
         traded = memory_words(plan)
-        words = plan_words(plan) + [word for word in traded if word != "recompute none"]
+        parts = plan_words(plan) + [part for part in traded if part != "recompute none"]
         slower = f"{100 * pick.slower_by:.2f} % slower"
         head = f"{pick.name.capitalize()}, {slower}, {share(free)} free: "
-        rows.append(Flow(words, indent=2, head=head))
+        rows.append(Flow(parts, indent=2, head=head))
     return rows
 
 
@@ -140,11 +140,11 @@ def _frameworks(answer: PlanAnswer, objective: str) -> list[RenderableType]:
     if len(answer.frameworks) < 2:
         return []
     by_memory = objective == "memory_headroom"
-    first = answer.frameworks[:MOST_FRAMEWORKS]
-    words = [f"{one.framework} {_behind(one, by_memory)}".rstrip() for one in first]
+    first = answer.frameworks[:MAX_FRAMEWORKS]
+    parts = [f"{f.framework} {_gap_text(f, by_memory)}".rstrip() for f in first]
     if more := len(answer.frameworks) - len(first):
-        words.append(f"{more} more")
-    return [Flow(words, indent=2, head="Frameworks: ")]
+        parts.append(f"{more} more")
+    return [Flow(parts, indent=2, head="Frameworks: ")]
 
 
 def _trainers_left_out(request: PlanRequest) -> list[RenderableType]:
@@ -160,7 +160,7 @@ def _trainers_left_out(request: PlanRequest) -> list[RenderableType]:
     return [prose(row, 0, 2) for row in rows]
 
 
-def _behind(launch: Launch, by_memory: bool) -> str:
+def _gap_text(launch: Launch, by_memory: bool) -> str:
     """The free memory of a framework's best plan, or how much slower it is than the best."""
     if by_memory:
         memory = launch.plan.memory
@@ -173,15 +173,15 @@ def _behind(launch: Launch, by_memory: bool) -> str:
     return f"{100 * launch.slower_by:.1f} % slower" if launch.slower_by else ""
 
 
-def _rank_order(orders: Sequence[RankOrder], own: str) -> list[RenderableType]:
-    """Where another order of the ranks is faster, or the plan's own is not the usual one."""
+def _rank_order(orders: Sequence[RankOrder], used: str) -> list[RenderableType]:
+    """A line where another order of the ranks is faster, or the plan's own is not the usual one."""
     if not orders or orders[0].rank_order == ParallelPlan().rank_order:
         return []
     best, other = orders[0], orders[-1]
-    words = f"{100 * other.slower_by:.2f} % faster than {other.rank_order}"
-    how = "as here" if best.rank_order == own else "--open rank_order searches both"
+    gain = f"{100 * other.slower_by:.2f} % faster than {other.rank_order}"
+    hint = "as here" if best.rank_order == used else "--open rank_order searches both"
     by = f"run by {', '.join(best.frameworks) or 'no framework, as it is'}"
-    return [Flow([f"Ranks in the order {best.rank_order}: {words}", by, how], indent=2)]
+    return [Flow([f"Ranks in the order {best.rank_order}: {gain}", by, hint], indent=2)]
 
 
 def estimate_screen(
@@ -191,8 +191,8 @@ def estimate_screen(
     report = answer.estimate
     rows: list[RenderableType] = [header(summary, answer.profile), Text()]
     rows += report_rows(report, "Estimate", summary, console, answer.evidence)
-    for name, found in (("Assumed", report.assumptions), ("Not modelled", report.not_modelled)):
-        rows += notes(name, (note.text for note in found))
+    for name, listed in (("Assumed", report.assumptions), ("Not modelled", report.not_modelled)):
+        rows += notes(name, (note.text for note in listed))
     return Group(*rows)
 
 
@@ -239,8 +239,8 @@ def header(summary: RequestSummary, profile: ProfileInfo) -> RenderableType:
         for group in request.cluster.groups
     )
     training = request.training
-    given = request.cluster.reserved_bytes_per_accelerator
-    reserved = "estimated" if given is None else f"{gib(given)} GiB"
+    reserved_bytes = request.cluster.reserved_bytes_per_accelerator
+    reserved = "estimated" if reserved_bytes is None else f"{gib(reserved_bytes)} GiB"
     first = Flow(
         [
             Text(request.model.name, "bold"),
@@ -250,7 +250,7 @@ def header(summary: RequestSummary, profile: ProfileInfo) -> RenderableType:
         "  ",
         indent=2,
     )
-    words = [
+    parts = [
         f"sequence {training.seq_length:,}",
         f"batch {training.global_batch_size:,}",
         training.precision + mark("/training/precision"),
@@ -263,7 +263,7 @@ def header(summary: RequestSummary, profile: ProfileInfo) -> RenderableType:
         *([f"site {request.site}"] if request.site else []),
         "* default",
     ]
-    rows: list[RenderableType] = [first, Flow(words, indent=2), Flow(basis, indent=2, style="dim")]
+    rows: list[RenderableType] = [first, Flow(parts, indent=2), Flow(basis, indent=2, style="dim")]
     if request.guessed:
         count = len(request.guessed)
         values = "value is" if count == 1 else "values are"
@@ -276,8 +276,8 @@ def _baseline(baseline: Baseline, best: PlanReport | None) -> RenderableType:
     first, *more = plan_words(baseline.report.plan.model_dump())
     if best is not None and plan_words(best.plan.model_dump()) == [first, *more]:
         # Equal in words: what differs is none of what they say.
-        own, theirs = best.plan.model_dump(), baseline.report.plan.model_dump()
-        more += [f"{n} {value_words(theirs[n])}" for n in own if own[n] != theirs[n]]
+        ours, theirs = best.plan.model_dump(), baseline.report.plan.model_dump()
+        more += [f"{n} {value_words(theirs[n])}" for n in ours if ours[n] != theirs[n]]
     speedup = Text.assemble(
         (f"{baseline.speedup:.2f}x", "bold green" if baseline.speedup >= 1 else "bold"),
         " faster than" if baseline.speedup >= 1 else " the speed of",

@@ -25,31 +25,29 @@ from planner.learning.sites.learned_step import LearnedStepAnswer
 from planner.presentation.terminal.plain_table import plain_table
 from planner.presentation.terminal.text_wrap import Flow, prose
 
-_IN_FULL = 4  # runs that are shown one by one
-_MOST_NOTES = 6
-_MOST_ROWS = 40
+_MAX_IN_FULL = 4  # runs that are shown one by one
+_MAX_NOTES = 6
+_MAX_ROWS = 40
 
 
 def learn_screen(answer: LearnAnswer) -> RenderableType:
     """What was read, before or after it is kept."""
     rows: list[RenderableType] = []
-    if len(answer.runs) <= _IN_FULL:
-        for one in answer.runs:
-            rows += [*_in_full(one), Text()]
+    if len(answer.runs) <= _MAX_IN_FULL:
+        for read in answer.runs:
+            rows += [*_full_rows(read), Text()]
     else:
-        rows += [_in_short(answer.runs), Text()]
+        rows += [_short_table(answer.runs), Text()]
         rows += [prose(text, 0, 2) for text in _open_in(answer.runs)]
         rows += [
-            prose(f"doubt: {one.run.file} {text}", 0, 2)
-            for one in answer.runs
-            for text in one.doubts
+            prose(f"doubt: {r.run.file} {text}", 0, 2) for r in answer.runs for text in r.doubts
         ]
-    rows += [prose(f"not learned: {one.why}", 0, 2) for one in answer.refused]
+    rows += [prose(f"not learned: {r.why}", 0, 2) for r in answer.refused]
     return Group(*rows)
 
 
-def _in_full(one: ReadRun) -> Iterator[RenderableType]:
-    run = one.run
+def _full_rows(read: ReadRun) -> Iterator[RenderableType]:
+    run = read.run
     request = PlanRequest.model_validate(run.request)
     model, training, group = request.model, request.training, request.cluster.groups[0]
     yield Flow([Text(run.file, "bold"), run.code_base, f"run {run.id}"], "  ")
@@ -66,46 +64,46 @@ def _in_full(one: ReadRun) -> Iterator[RenderableType]:
     facts.add_row("ran on", nodes)
     plan = whole_plan_words(request.named_plan)
     facts.add_row("plan", Flow([*plan, f"runtime {run.groups[2]}"]))
-    facts.add_row("step", Flow(_step(one)))
+    facts.add_row("step", Flow(_step(read)))
     if run.left_out:
-        left = [f"{steps:,} {reason}" for reason, steps in run.left_out.items()]
-        facts.add_row("left out", Flow(left, ", "))
+        counts = [f"{steps:,} {reason}" for reason, steps in run.left_out.items()]
+        facts.add_row("left out", Flow(counts, ", "))
     if run.peak_bytes is not None and run.estimated_peak_bytes is not None:
         memory = [f"{gib(run.peak_bytes)} GiB {run.memory_quantity}"]
         off = run.estimated_peak_bytes / run.peak_bytes - 1.0
         memory.append(f"{gib(run.estimated_peak_bytes)} GiB estimated")
-        facts.add_row("memory", Flow([*memory, _off(off, "high", "low")]))
+        facts.add_row("memory", Flow([*memory, _error_text(off, "high", "low")]))
     off = run.estimated_s / run.step_s - 1.0
-    words = [f"{seconds(run.estimated_s)} without a site", _off(off, "long", "short")]
-    facts.add_row("estimated", Flow(words))
+    parts = [f"{seconds(run.estimated_s)} without a site", _error_text(off, "long", "short")]
+    facts.add_row("estimated", Flow(parts))
     for title, notes in (("left open", run.left_open), ("assumed", run.assumed)):
-        for i, text in enumerate(notes[:_MOST_NOTES]):
+        for i, text in enumerate(notes[:_MAX_NOTES]):
             facts.add_row("" if i else title, prose(text, 0))
-        if len(notes) > _MOST_NOTES:
-            facts.add_row("", f"and {len(notes) - _MOST_NOTES} more: --json lists them")
-    for text in one.doubts:
+        if len(notes) > _MAX_NOTES:
+            facts.add_row("", f"and {len(notes) - _MAX_NOTES} more: --json lists them")
+    for text in read.doubts:
         facts.add_row(Text("doubt", "bold yellow"), prose(text, 0))
     yield facts
 
 
 def _open_in(runs: Sequence[ReadRun]) -> Iterator[str]:
     """The settings that runs leave open, each with the number of such runs."""
-    for text, count in Counter(chain(*(one.run.left_open for one in runs))).items():
+    for text, count in Counter(chain(*(r.run.left_open for r in runs))).items():
         yield f"left open in {count} of {len(runs)}: {text}"
-    if any(one.run.assumed for one in runs):
+    if any(r.run.assumed for r in runs):
         yield "--json lists the assumptions for each run"
 
 
-def _step(one: ReadRun) -> Iterator[str]:
-    run = one.run
+def _step(read: ReadRun) -> Iterator[str]:
+    run = read.run
     yield f"{run.step_s:.4g} s"
-    if one.low_s is not None and one.high_s is not None:
-        yield f"{one.low_s:.4g} to {one.high_s:.4g} s"
+    if read.low_s is not None and read.high_s is not None:
+        yield f"{read.low_s:.4g} to {read.high_s:.4g} s"
     if run.code_base != "table":
         yield f"{run.steps:,} steps used"
 
 
-def _off(off: float, above: str, below: str) -> str:
+def _error_text(off: float, above: str, below: str) -> str:
     """How far an estimate is off, in words."""
     return f"{abs(100.0 * off):.1f} % too {above if off > 0 else below}"
 
@@ -116,21 +114,21 @@ def _signed(value: float) -> str:
     return f"{percent:+.1f} %" if abs(percent) < 10 else f"{percent:+,.0f} %"
 
 
-def _in_short(runs: Sequence[ReadRun]) -> RenderableType:
+def _short_table(runs: Sequence[ReadRun]) -> RenderableType:
     table = plain_table()
     table.add_column("run", no_wrap=True, overflow="ellipsis", ratio=1, max_width=40)
     for title in ("ranks", "measured", "estimated", "off"):
         table.add_column(title, justify="right", no_wrap=True, min_width=len(title))
     table.add_column("", no_wrap=True)
-    for one in runs[:_MOST_ROWS]:
-        run = one.run
+    for read in runs[:_MAX_ROWS]:
+        run = read.run
         group = run.request["cluster"]["groups"][0]
         ranks = group["nodes"] * group["accelerators_per_node"]
         table.add_row(
             run.file, f"{ranks:,}", seconds(run.step_s), seconds(run.estimated_s),
-            _signed(run.estimated_s / run.step_s - 1.0), "known" if one.known else "",
+            _signed(run.estimated_s / run.step_s - 1.0), "known" if read.known else "",
         )  # fmt: skip
-    if (rest := len(runs) - _MOST_ROWS) > 0:
+    if (rest := len(runs) - _MAX_ROWS) > 0:
         return Group(table, Text(f"and {rest} more: --json lists them"))
     return table
 
@@ -141,12 +139,12 @@ def sites_screen(answers: Sequence[SiteAnswer]) -> RenderableType:
     table.add_column("site", no_wrap=True, overflow="ellipsis", max_width=24)
     for title in ("calibrated", "runs", "learned", "error without", "left out"):
         table.add_column(title, justify="right", vertical="bottom")
-    for one in answers:
-        last = max((run.learned_at for run in one.runs), default=None)
+    for site in answers:
+        last = max((run.learned_at for run in site.runs), default=None)
         table.add_row(
-            one.name, one.calibration.measured_at[:10] if one.calibration else "-",
-            str(len(one.runs)), f"{last:%Y-%m-%d}" if last else "-",
-            or_dash(one.median_error_without, share), or_dash(one.median_error_left_out, share),
+            site.name, site.calibration.measured_at[:10] if site.calibration else "-",
+            str(len(site.runs)), f"{last:%Y-%m-%d}" if last else "-",
+            or_dash(site.median_error_without, share), or_dash(site.median_error_left_out, share),
         )  # fmt: skip
     note = "error: median over a site's runs, without the site and with each run left out in turn"
     return Group(table, Text(), prose(note, 0))
@@ -164,7 +162,7 @@ def site_screen(answer: SiteAnswer) -> RenderableType:
         rows += [Text(), *_kind(kind)]
     if answer.steps:
         rows += [Text(), Text("Generation of responses", "bold")]
-        rows += [prose(_generation(one), 2, 2) for one in answer.steps[-_MOST_ROWS:]]
+        rows += [prose(_generation(step), 2, 2) for step in answer.steps[-_MAX_ROWS:]]
     if answer.errors:
         rows += [Text(), Text("Error of estimates", "bold"), _errors(answer)]
     return Group(*rows)
@@ -188,8 +186,8 @@ def learned_step_screen(answer: LearnedStepAnswer) -> RenderableType:
     if answer.known:
         rows.append(prose(f"site {answer.site} has this log already", 0, 2))
     else:
-        kept = "kept" if answer.kept else "nothing is kept: --yes keeps it"
-        rows.append(prose(f"{kept}, with site {answer.site}", 0, 2))
+        note = "kept" if answer.kept else "nothing is kept: --yes keeps it"
+        rows.append(prose(f"{note}, with site {answer.site}", 0, 2))
     return Group(*rows)
 
 
@@ -204,20 +202,21 @@ def _calibration(calibration: Calibrated) -> Iterator[RenderableType]:
 def _kind(kind: LearnedKind) -> Iterator[RenderableType]:
     runs = f"{kind.runs} run{'s' * (kind.runs != 1)}"
     yield Flow([Text(f"On {kind.accelerator} with {kind.runtime}", "bold"), runs], "  ")
-    learned = [one for one in kind.factors if one.verdict == "learned"]
+    learned = [f for f in kind.factors if f.verdict == "learned"]
     yield Text("  learned" if learned else "  learned: nothing certain yet")
-    for one in learned:
-        more = "more" if one.longer > 0 else "less"
-        words = (
-            f"{one.title}: {abs(100 * one.longer):.0f} ±{100 * one.deviation:.0f} % {more} time "
-            f"than estimated without the site (±{100 * one.deviation_before:.0f} before)"
+    for factor in learned:
+        more = "more" if factor.longer > 0 else "less"
+        text = (
+            f"{factor.title}: {abs(100 * factor.longer):.0f} ±{100 * factor.deviation:.0f} % "
+            f"{more} time than estimated without the site "
+            f"(±{100 * factor.deviation_before:.0f} before)"
         )
-        yield prose(words, 4, 2)
-    if open_ones := [one for one in kind.factors if one.verdict == "cannot tell yet"]:
+        yield prose(text, 4, 2)
+    if open_ones := [f for f in kind.factors if f.verdict == "cannot tell yet"]:
         yield Text("  cannot tell yet")
-        for one in open_ones:
-            yield prose(_open(one), 4, 2)
-    if unused := [one.title for one in kind.factors if one.verdict == "unused"]:
+        for factor in open_ones:
+            yield prose(_open(factor), 4, 2)
+    if unused := [f.title for f in kind.factors if f.verdict == "unused"]:
         yield prose(f"no run covers: {', '.join(unused)}", 2, 2)
 
 
@@ -232,15 +231,15 @@ def _errors(answer: SiteAnswer) -> RenderableType:
     table.add_column("taught", no_wrap=True, overflow="ellipsis", max_width=26)
     for title in ("measured", "without site", "left out"):
         table.add_column(title, justify="right", vertical="bottom", min_width=8)
-    alone = len(answer.errors) < 2
-    for one, run in zip(answer.errors[:_MOST_ROWS], answer.runs, strict=False):
+    single = len(answer.errors) < 2
+    for row, run in zip(answer.errors[:_MAX_ROWS], answer.runs, strict=False):
         taught = f"{run.learned_at:%Y-%m-%d} {run.taught_by or ''}".rstrip()
         table.add_row(
-            one.id[:6], one.file, taught, seconds(one.measured_s), _signed(one.error_without),
-            "-" if alone else _signed(one.error_left_out),
+            row.id[:6], row.file, taught, seconds(row.measured_s), _signed(row.error_without),
+            "-" if single else _signed(row.error_left_out),
         )  # fmt: skip
     rows: list[RenderableType] = [table]
-    if (rest := len(answer.errors) - _MOST_ROWS) > 0:
+    if (rest := len(answer.errors) - _MAX_ROWS) > 0:
         rows.append(Text(f"and {rest} more: --json lists them"))
     rows.append(_medians(answer))
     return Group(*rows)
@@ -249,8 +248,8 @@ def _errors(answer: SiteAnswer) -> RenderableType:
 def _medians(answer: SiteAnswer) -> RenderableType:
     without = f"median {or_dash(answer.median_error_without, share)} without the site"
     if answer.median_error_left_out is None:
-        words: Iterable[str] = [without, "a second run shows what the site is worth"]
+        parts: Iterable[str] = [without, "a second run shows what the site is worth"]
     else:
-        left = share(answer.median_error_left_out)
-        words = [without, f"{left} when each run is left out in turn"]
-    return Flow(words, ", ")
+        share_left = share(answer.median_error_left_out)
+        parts = [without, f"{share_left} when each run is left out in turn"]
+    return Flow(parts, ", ")

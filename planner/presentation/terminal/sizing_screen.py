@@ -56,8 +56,8 @@ def sizing_screen(
 def _choices(answer: SizingAnswer, request: SizingRequest) -> Iterator[RenderableType]:
     sizing = request.sizing
     limits = [
-        words
-        for value, words in (
+        label
+        for value, label in (
             (sizing.deadline_days, f"within {days(sizing.deadline_days or 0)}"),
             (sizing.budget_usd, f"for at most {dollars(sizing.budget_usd or 0)}"),
             (sizing.power_watts, f"on at most {(sizing.power_watts or 0) / 1e3:,.0f} kW"),
@@ -67,8 +67,8 @@ def _choices(answer: SizingAnswer, request: SizingRequest) -> Iterator[Renderabl
     named = ", ".join(limits)
     if answer.fastest is None:
         anything = any(row.plan is not None for row in answer.rows)
-        found = f"Nothing keeps the limits: {named}" if anything else "No plan fits on any cluster"
-        yield Text(found, style="bold red")
+        text = f"Nothing keeps the limits: {named}" if anything else "No plan fits on any cluster"
+        yield Text(text, style="bold red")
         yield from (_offer(answer, offer) for offer in answer.offers)
         return
     if answer.cheapest is not None:
@@ -87,17 +87,17 @@ def _rivals(answer: SizingAnswer) -> Iterator[RenderableType]:
         row = answer.rows[rival.row]
         assert row.days is not None
         cost = "no price known" if row.cost_usd is None else dollars(row.cost_usd)
-        words = [f"  {row.accelerators:,} x {row.accelerator}: {_band(row)}", cost]
-        words.append(f"{_chance_words(rival.chance_sooner, 'sooner')}")
+        parts = [f"  {row.accelerators:,} x {row.accelerator}: {_band(row)}", cost]
+        parts.append(f"{_chance_words(rival.chance_sooner, 'sooner')}")
         if rival.chance_cheaper is not None:
-            words.append(f"{_chance_words(rival.chance_cheaper, 'cheaper')}")
-        yield Flow(words, indent=4)
+            parts.append(f"{_chance_words(rival.chance_cheaper, 'cheaper')}")
+        yield Flow(parts, indent=4)
 
 
-def _chance_words(value: float, what: str) -> str:
+def _chance_words(value: float, adjective: str) -> str:
     """A chance in words, with a note if it is too close to 50 % to decide."""
-    told = value >= SURE or value <= 1.0 - SURE
-    return f"{chance(value)} chance to be {what}" + ("" if told else ": cannot be told apart")
+    clear = value >= SURE or value <= 1.0 - SURE
+    return f"{chance(value)} chance to be {adjective}" + ("" if clear else ": cannot be told apart")
 
 
 def _band(row: Row) -> str:
@@ -121,8 +121,8 @@ def _offer(answer: SizingAnswer, offer: Offer) -> RenderableType:
     # Days and cost grow with the tokens.
     share = offer.value / answer.request["training"]["tokens"] if offer.limit == "tokens" else 1.0
     money = "" if row.cost_usd is None else f" for {dollars(share * row.cost_usd)}"
-    said = f"{_OFFERS[offer.limit](offer.value)} would do: {row.accelerators:,} x {row.accelerator}"
-    return prose(f"{said} in {days(share * (row.days or 0))}{money}", 2, 2)
+    text = f"{_OFFERS[offer.limit](offer.value)} would do: {row.accelerators:,} x {row.accelerator}"
+    return prose(f"{text} in {days(share * (row.days or 0))}{money}", 2, 2)
 
 
 def _choice(head: str, limits: str, row: Row) -> Iterator[RenderableType]:
@@ -165,7 +165,7 @@ def _table(answer: SizingAnswer, shown: list[int]) -> Table:
         assert row.memory_headroom is not None
         best = {"cheapest": answer.cheapest, "fastest": answer.fastest}
         marks = [*(_EXCEEDS[name] for name in row.exceeds)]
-        marks += [name for name, place in best.items() if place == i]
+        marks += [name for name, index in best.items() if index == i]
         table.add_row(
             f"{row.accelerators:,}", row.accelerator,
             f"{row.days:,.0f}" if row.days >= 100 else f"{row.days:.3g}",

@@ -44,23 +44,23 @@ _RANKED = {
     "micro_batch_size": "mbs",
 }
 _ALWAYS_RANKED = ("tp", "pp", "dp", "zero_stage", "micro_batch_size")
-_MOST_RANKED = 5
-_LEAST_RECOMPUTE = 9  # cells for what is recomputed
+_MAX_RANKED = 5
+_MIN_RECOMPUTE = 9  # cells for what is recomputed
 _RECOMPUTE = ("recompute", "recompute_modules", "recompute_method", "recompute_num_layers")
 
 
 def _shown_fields(
-    search: SearchSpec, plans: Sequence[Mapping[str, Any]], usual: Mapping[str, Any]
+    search: SearchSpec, plans: Sequence[Mapping[str, Any]], defaults: Mapping[str, Any]
 ) -> set[str]:
     """The plan fields that the request varies, those that are unusual in a plan, and those without
     which two plans would look the same.
     """
-    shown = {*_ALWAYS_RANKED, *_varied(search)}
-    shown |= {name for name in _RANKED if any(plan[name] != usual[name] for plan in plans)}
+    shown = {*_ALWAYS_RANKED, *_varied_fields(search)}
+    shown |= {name for name in _RANKED if any(plan[name] != defaults[name] for plan in plans)}
     if not all(map(formats.usual_schedule, plans)):
         shown.add("schedule")
-    for one, other in combinations(plans, 2):
-        different = {name for name in usual if one[name] != other[name]}
+    for plan, other in combinations(plans, 2):
+        different = {name for name in defaults if plan[name] != other[name]}
         if not different & {*shown, *_RECOMPUTE}:
             shown |= different
     return shown
@@ -75,19 +75,19 @@ def _figures(first: Sequence[PlanReport], rivals: Sequence[Contender]) -> list[l
         ["GiB", *(formats.gib(report.memory.peak_bytes) for report in first)],
     ]
     if rivals:
-        figures.append(["best?", *(formats.chance(one.chance_best) for one in rivals)])
+        figures.append(["best?", *(formats.chance(r.chance_best) for r in rivals)])
     return figures
 
 
-def _same_in_all(columns: dict[str, list[str]], left: int) -> tuple[list[str], int]:
+def _same_in_all(columns: dict[str, list[str]], room: int) -> tuple[list[str], int]:
     """Take columns of one value out until the others fit: what they say, and the room then left."""
     below: list[str] = []
     for name in sorted(columns, key=lambda name: name in _RANKED):
         heading, cell, *others = columns[name]
-        if left < _LEAST_RECOMPUTE and {cell} >= {*others}:
-            left += _width(columns.pop(name))
+        if room < _MIN_RECOMPUTE and {cell} >= {*others}:
+            room += _width(columns.pop(name))
             below.append(f"{heading} {'no' if cell == '-' else cell}")
-    return below, left
+    return below, room
 
 
 def ranking(answer: PlanAnswer, search: SearchSpec, width: int) -> RenderableType:
@@ -95,77 +95,77 @@ def ranking(answer: PlanAnswer, search: SearchSpec, width: int) -> RenderableTyp
 
     Where the columns are too many, those with one value stand in a line below.
     """
-    first = answer.plans[:_MOST_RANKED]
+    first = answer.plans[:_MAX_RANKED]
     plans = [report.plan.model_dump() for report in first]
-    usual = ParallelPlan().model_dump()
-    shown = _shown_fields(search, plans, usual)
+    defaults = ParallelPlan().model_dump()
+    shown = _shown_fields(search, plans, defaults)
     columns = {
         name: [_RANKED.get(name, name.replace("_", " ")), *(_cell(plan[name]) for plan in plans)]
-        for name in usual
+        for name in defaults
         if name in shown - {*_RECOMPUTE}
     }
     figures = _figures(first, answer.contenders[: len(first)])
-    left = width - sum(map(_width, (*figures, *columns.values())))
-    below, left = _same_in_all(columns, left)
+    room = width - sum(map(_width, (*figures, *columns.values())))
+    below, room = _same_in_all(columns, room)
     listed_plans = zip(*(cells for _, *cells in (*figures, *columns.values())), plans, strict=True)
     headings = [heading for heading, *_ in columns.values()]
     recomputed = [formats.recompute_words(plan) for plan in plans]
-    alike = len({*recomputed}) == 1 and len(recomputed[0]) > left and not shown & {*_RECOMPUTE}
-    if alike:
+    uniform = len({*recomputed}) == 1 and len(recomputed[0]) > room and not shown & {*_RECOMPUTE}
+    if uniform:
         below.append(f"recompute {recomputed[0]}")
     rows: list[RenderableType]
-    if left < _LEAST_RECOMPUTE:
-        rows = [_plan_words_row(headings, alike, *row) for row in listed_plans]
+    if room < _MIN_RECOMPUTE:
+        rows = [_plan_words_row(headings, uniform, *row) for row in listed_plans]
     else:
-        rows = [_table((*figures, *columns.values()), listed_plans, 0 if alike else left)]
+        rows = [_table((*figures, *columns.values()), listed_plans, 0 if uniform else room)]
     if below:
         rows.append(Flow(below, indent=2, head="in all of them: "))
     return Group(*rows, *_tie_notes(answer))
 
 
 def _table(
-    columns: Sequence[Sequence[str]], plans: Iterable[tuple[Any, ...]], left: int
+    columns: Sequence[Sequence[str]], plans: Iterable[tuple[Any, ...]], room: int
 ) -> RenderableType:
-    """A row for each plan; left: cells for what is recomputed, 0: it is not said."""
+    """A row for each plan; room: cells for what is recomputed, 0: it is left out."""
     table = plain_table()
     for column in columns:
         table.add_column(column[0], justify="right", vertical="bottom", width=_width(column) - 2)
-    if left:
+    if room:
         table.add_column("recompute", no_wrap=True)
     for *row, plan in plans:
-        last = [_broken(formats.recompute_words(plan), left)] if left else []
+        last = [_broken(formats.recompute_words(plan), room)] if room else []
         table.add_row(*row, *last)
     return table
 
 
-def _plan_words_row(headings: Sequence[str], alike: bool, *row: Any) -> RenderableType:
-    """A plan in words, where there is no room for a table; alike: all recompute the same."""
+def _plan_words_row(headings: Sequence[str], uniform: bool, *row: Any) -> RenderableType:
+    """A plan in words, where there is no room for a table; uniform: all recompute the same."""
     *cells, plan = row
     first = len(cells) - len(headings)
     number, tokens, seconds_each, peak, *best = cells[:first]
-    words = [f"{number}  {tokens} tokens/s", f"{seconds_each} s/iter", f"{peak} GiB"]
-    words += [f"best? {cell}" for cell in best]
-    words += [f"{heading} {cell}" for heading, cell in zip(headings, cells[first:], strict=True)]
-    words += [] if alike else [f"recompute {formats.recompute_words(plan)}"]
-    return Flow(words, indent=3)
+    parts = [f"{number}  {tokens} tokens/s", f"{seconds_each} s/iter", f"{peak} GiB"]
+    parts += [f"best? {cell}" for cell in best]
+    parts += [f"{heading} {cell}" for heading, cell in zip(headings, cells[first:], strict=True)]
+    parts += [] if uniform else [f"recompute {formats.recompute_words(plan)}"]
+    return Flow(parts, indent=3)
 
 
 def _tie_notes(answer: PlanAnswer) -> Iterator[RenderableType]:
     """Which plans cannot be told from the first, which is best on average, which tells most."""
     contenders, best_expected = answer.contenders, answer.best_expected
-    ties = [str(i) for i, one in enumerate(contenders[:_MOST_RANKED], 1) if one.tie]
-    place = next((i for i, one in enumerate(contenders, 1) if one.id == best_expected), None)
-    in_table = place is not None and place <= _MOST_RANKED
+    ties = [str(i) for i, c in enumerate(contenders[:_MAX_RANKED], 1) if c.tie]
+    rank = next((i for i, c in enumerate(contenders, 1) if c.id == best_expected), None)
+    in_table = rank is not None and rank <= _MAX_RANKED
     if ties:
         advice = ": measure before you choose"
-        advice += f"; best on average: {place}" if in_table else ""
+        advice += f"; best on average: {rank}" if in_table else ""
         if (telling := answer.measure_next) is not None:
-            run = next(i for i, one in enumerate(contenders, 1) if one.id == telling.id)
-            advice += f", {run} tells most" if run <= _MOST_RANKED else ""
+            run = next(i for i, c in enumerate(contenders, 1) if c.id == telling.id)
+            advice += f", {run} tells most" if run <= _MAX_RANKED else ""
         yield prose(f"{formats.listed(ties)} cannot be told from 1{advice}", hanging=2)
-    if place is not None and not (ties and in_table):
-        plan = formats.whole_plan_words(contenders[place - 1].plan)
-        yield Flow(plan, indent=4, head=f"  best on average: {place}, ")
+    if rank is not None and not (ties and in_table):
+        plan = formats.whole_plan_words(contenders[rank - 1].plan)
+        yield Flow(plan, indent=4, head=f"  best on average: {rank}, ")
 
 
 def _broken(text: str, width: int) -> str:
@@ -179,14 +179,14 @@ def _width(column: Sequence[str]) -> int:
     return max(map(len, [*heading.split(), *cells])) + 2
 
 
-def _varied(search: SearchSpec) -> list[str]:
+def _varied_fields(search: SearchSpec) -> list[str]:
     """The plan fields for which the request itself leaves several values."""
-    several = [
+    limited = [
         name
         for name, bounds in search.limits.items()
         if (len(bounds.values) > 1 if bounds.values is not None else bounds.min != bounds.max)
     ]
-    return [*search.open, *several]
+    return [*search.open, *limited]
 
 
 def _cell(value: int | bool | str | Sequence[int]) -> str:
@@ -213,13 +213,13 @@ def model_screen(answer: ModelAnswer) -> RenderableType:
     if active != total:
         counts.append(f"{formats.short(active)} active per token ({active:,})")
     grid = Table.grid(padding=(0, 2))
-    usual = {name: field.default for name, field in ModelSpec.model_fields.items()}
+    defaults = {name: field.default for name, field in ModelSpec.model_fields.items()}
     for name, value in model.model_dump(exclude={"name"}).items():
-        if value != usual[name]:
+        if value != defaults[name]:
             grid.add_row(f"  {name}", _dimension(answer, name, value))
     rows: list[RenderableType] = [Flow([Text(model.name, "bold"), *counts], "  ", indent=2), grid]
-    said = (("Not stated, so assumed:", answer.guessed), ("Left out:", answer.warnings))
-    for heading, lines in said:
+    sections = (("Not stated, so assumed:", answer.guessed), ("Left out:", answer.warnings))
+    for heading, lines in sections:
         if lines:
             rows += [Text(heading), *(prose(line, hanging=2) for line in lines)]
     return Group(*rows)
@@ -232,9 +232,9 @@ def catalog_screen(entries: Sequence[Entry]) -> RenderableType:
     drawn = []
     for name, *facts, last in rows:
         cells = (f" {cell:<{width}}" for cell, width in zip(facts, widths[1:], strict=True))
-        words = [Text(f" {last.split()[0]}", "dim")] if last else []
-        words += [Text(word, "dim") for word in last.split()[1:]]
-        pieces: list[str | Text] = [Text(f"{name:<{widths[0]}}", "bold"), *cells, *words]
+        tail = [Text(f" {last.split()[0]}", "dim")] if last else []
+        tail += [Text(w, "dim") for w in last.split()[1:]]
+        pieces: list[str | Text] = [Text(f"{name:<{widths[0]}}", "bold"), *cells, *tail]
         drawn.append(Flow(pieces, " ", widths[0] + 2))
     return Group(*drawn)
 
@@ -262,8 +262,8 @@ def _catalog_facts(entry: Entry) -> tuple[str, str, str]:
 
 def with_chance(value: float) -> str:
     """How likely one plan is faster than another."""
-    told = "" if value >= SURE else ": a statistical tie, measure both"
-    return f"with a chance of {formats.chance(value)}{told}"
+    note = "" if value >= SURE else ": a statistical tie, measure both"
+    return f"with a chance of {formats.chance(value)}{note}"
 
 
 _TITLES = {

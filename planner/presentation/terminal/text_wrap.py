@@ -33,12 +33,12 @@ class Flow:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         line, started = Text(), False
-        kept = self.separator.rstrip()
+        separator = self.separator.rstrip()
         for i, piece in enumerate(self.pieces):
             last = i == len(self.pieces) - 1
-            needed = piece.cell_len + (0 if last else len(kept))
+            needed = piece.cell_len + (0 if last else len(separator))
             if started and line.cell_len + len(self.separator) + needed > options.max_width:
-                yield line.append(kept)
+                yield line.append(separator)
                 line, started = Text(" " * self.indent), False
             if started:
                 line.append(self.separator)
@@ -48,8 +48,8 @@ class Flow:
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         longest = max((piece.cell_len for piece in self.pieces), default=0) + self.indent
-        whole = sum(piece.cell_len + len(self.separator) for piece in self.pieces)
-        return Measurement(longest, max(longest, whole)).with_maximum(options.max_width)
+        width = sum(piece.cell_len + len(self.separator) for piece in self.pieces)
+        return Measurement(longest, max(longest, width)).with_maximum(options.max_width)
 
 
 def prose(text: str, indent: int = 2, hanging: int = 0) -> Flow:
@@ -60,5 +60,5 @@ def prose(text: str, indent: int = 2, hanging: int = 0) -> Flow:
 
 def notes(title: str, lines: Iterable[str], hanging: int = 2) -> list[RenderableType]:
     """A blank line, a title and a sentence for each line; nothing where there is none."""
-    told = [prose(line, hanging=hanging) for line in lines]
-    return [Text(), Text(title, "bold"), *told] if told else []
+    rows = [prose(line, hanging=hanging) for line in lines]
+    return [Text(), Text(title, "bold"), *rows] if rows else []

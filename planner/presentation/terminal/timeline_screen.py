@@ -25,7 +25,7 @@ _SIGNS = {
 }
 _HELD = " ▁▂▃▄▅▆▇█"
 _HELD_LETTERS = " 12345678"
-_MOST_RANKS = 16
+_MAX_RANKS = 16
 _WIDEST = 160
 
 
@@ -71,27 +71,27 @@ def timeline_screen(answer: TimelineAnswer, console: Console) -> RenderableType:
         *([Text(answer.staleness, style="dim")] if answer.staleness else []),
         Text(),
     ]
-    shown = _chosen(answer)
+    shown = _shown_ranks(answer)
     for rank in shown:
         lane = drawn[rank]
         idle = share(max(0.0, 1 - lane.busy_s / answer.makespan_s))
         name = Text(f"{rank:>{names}} ")
         rows.append(Text.assemble(name, _bar(lane, page), f" {idle:>{side}}"))
         peak = f"peak {answer.peak_in_flight[rank]:.4g}"
-        held = _held(lane, page, max(answer.peak_in_flight))
-        rows.append(Text.assemble(" " * (names + 1), held, f" {peak:>{side}}"))
+        memory = _held(lane, page, max(answer.peak_in_flight))
+        rows.append(Text.assemble(" " * (names + 1), memory, f" {peak:>{side}}"))
     rows += [_axis(answer, page, names + 1), Text(), *_legend(answer, page)]
     if hidden := answer.stages - len(shown):
         rows.append(Text(f"{hidden} more ranks not shown; --svg and --html show all"))
     return Group(*rows)
 
 
-def _chosen(answer: TimelineAnswer) -> list[int]:
+def _shown_ranks(answer: TimelineAnswer) -> list[int]:
     """All ranks, or if they are too many, an evenly spaced selection with the first and last."""
-    if answer.stages <= _MOST_RANKS:
+    if answer.stages <= _MAX_RANKS:
         return list(range(answer.stages))
     last = answer.stages - 1
-    return [round(last * i / (_MOST_RANKS - 1)) for i in range(_MOST_RANKS)]
+    return [round(last * i / (_MAX_RANKS - 1)) for i in range(_MAX_RANKS)]
 
 
 def _bar(lane: timeline_lanes.Lane, page: _Page) -> Text:
@@ -149,11 +149,11 @@ def _labels(
     }
 
 
-def _held(lane: timeline_lanes.Lane, page: _Page, most: float) -> Text:
+def _held(lane: timeline_lanes.Lane, page: _Page, peak: float) -> Text:
     steps = _HELD_LETTERS if page.letters else _HELD
-    held = lane.most_held(np.linspace(0, page.makespan_s, page.cells + 1))
+    counts = lane.most_held(np.linspace(0, page.makespan_s, page.cells + 1))
     # Any amount above zero shows at least the lowest step.
-    heights = np.ceil(np.maximum(held, 0) / most * (len(steps) - 1) - 1e-9).astype(int)
+    heights = np.ceil(np.maximum(counts, 0) / peak * (len(steps) - 1) - 1e-9).astype(int)
     return Text("".join(steps[height] for height in heights), style="dim" if page.colour else "")
 
 
@@ -162,9 +162,9 @@ def _axis(answer: TimelineAnswer, page: _Page, indent: int) -> Text:
     line = [" "] * page.cells
     for value in timeline_lanes.ticks(answer.makespan_s / scale, most=max(2, page.cells // 10)):
         at = round(value * scale / answer.makespan_s * page.cells)
-        words = f"{value:g}"
-        if at + len(words) <= page.cells:
-            line[at : at + len(words)] = words
+        label = f"{value:g}"
+        if at + len(label) <= page.cells:
+            line[at : at + len(label)] = label
     return Text(" " * indent + "".join(line) + f" {sign}", style="dim")
 
 
@@ -204,8 +204,8 @@ def comparison_screen(answer: ComparisonAnswer, console: Console) -> RenderableT
     if refused:
         rows += [Text(), Text("Cannot run here", style="bold")]
     for reason, chunks in refused.items():
-        several = f" ({', '.join(chunks)} chunks)" if len(chunks) > 1 else ""
-        rows.append(Text(f"  {reason}{several}"))
+        counts = f" ({', '.join(chunks)} chunks)" if len(chunks) > 1 else ""
+        rows.append(Text(f"  {reason}{counts}"))
     return Group(*rows)
 
 
@@ -223,14 +223,14 @@ def _comparison(answer: ComparisonAnswer, width: int) -> RenderableType:
         if not row.reason
     ]  # fmt: skip
     widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
-    left = max(9, width - sum(widths) - 2 * len(widths))
+    room = max(9, width - sum(widths) - 2 * len(widths))
     table = plain_table(headings, headings[:1], no_wrap=True)
-    for column, most in zip(table.columns, widths, strict=True):
-        column.min_width = most
+    for column, size in zip(table.columns, widths, strict=True):
+        column.min_width = size
     table.add_column("run by", no_wrap=True)
     runners = [row.frameworks for row in answer.schedules if not row.reason]
     for row, frameworks in zip(cells, runners, strict=True):
-        words = Text(", ".join(frameworks) or "-")
-        words.truncate(left, overflow="ellipsis")
-        table.add_row(*row, words)
+        names = Text(", ".join(frameworks) or "-")
+        names.truncate(room, overflow="ellipsis")
+        table.add_row(*row, names)
     return table

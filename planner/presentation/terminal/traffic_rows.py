@@ -44,24 +44,24 @@ def traffic_lines(traffic: Traffic) -> Iterator[RenderableType]:
 
 def _columns(*names: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for place, name in enumerate(names):
-        text = place == 0 or name in ("", "carries")
+    for i, name in enumerate(names):
+        text = i == 0 or name in ("", "carries")
         table.add_column(name, justify="left" if text else "right", no_wrap=name != "carries")
     return table
 
 
 def _verdict(traffic: Traffic) -> str:
     hidden = traffic.transfer_s - traffic.shown_s
-    words = f"busiest link: {traffic.busiest}"
+    text = f"busiest link: {traffic.busiest}"
     if hidden > 0:
         return (
-            f"{words}; of {seconds(traffic.transfer_s)} of transfers {seconds(traffic.shown_s)} "
+            f"{text}; of {seconds(traffic.transfer_s)} of transfers {seconds(traffic.shown_s)} "
             f"show, the rest hides under kernels"
         )
-    return f"{words}; transfers take {seconds(traffic.shown_s)} of the iteration"
+    return f"{text}; transfers take {seconds(traffic.shown_s)} of the iteration"
 
 
-def order_lines(orders: Sequence[RankOrder], own: str) -> Iterator[RenderableType]:
+def order_lines(orders: Sequence[RankOrder], used: str) -> Iterator[RenderableType]:
     """The iteration time with each rank order, and the option that selects the fastest."""
     if not orders:
         return
@@ -69,12 +69,12 @@ def order_lines(orders: Sequence[RankOrder], own: str) -> Iterator[RenderableTyp
     yield Text("Orders of the ranks, fastest axis first", style="bold")
     for order in orders:
         slower = "" if order is orders[0] else f", {100 * order.slower_by:.2f} % slower"
-        mark = " (this plan)" if order.rank_order == own else ""
+        mark = " (this plan)" if order.rank_order == used else ""
         by = ", ".join(order.frameworks) or "no framework, as it is"
         yield Flow(
             [f"  {order.rank_order}  {seconds(order.iteration_time_s)}{slower}{mark}",
              f"run by {by}"],
             indent=4,
         )  # fmt: skip
-    if orders[0].rank_order != own and orders[0].iteration_time_s < orders[1].iteration_time_s:
+    if orders[0].rank_order != used and orders[0].iteration_time_s < orders[1].iteration_time_s:
         yield Text(f"  --rank-order {orders[0].rank_order} has it")

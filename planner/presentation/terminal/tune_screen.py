@@ -13,7 +13,7 @@ from planner.documents.request import PlanRequest
 from planner.presentation.terminal.text_wrap import Flow, prose
 from planner.running.autotune.answer import Candidate, TuneAnswer, short_id
 
-_MOST_ROWS = 8
+_MAX_ROWS = 8
 
 
 def tune_screen(answer: TuneAnswer, request: PlanRequest) -> RenderableType:
@@ -48,40 +48,40 @@ def _runs(count: int) -> str:
 def _candidates(answer: TuneAnswer) -> Iterator[RenderableType]:
     rows = _shown_candidates(answer)
     yield Text("plan    fastest?   expected   80 %    measured", "bold")
-    for one in rows:
-        following = answer.next is not None and one.id == answer.next.id
+    for row in rows:
+        following = answer.next is not None and row.id == answer.next.id
         style = "bold" if following else ""
-        either = (one.high_s / one.low_s) ** 0.5 - 1.0
-        measured = "-" if one.measured_s is None else seconds(one.measured_s)
+        either = (row.high_s / row.low_s) ** 0.5 - 1.0
+        measured = "-" if row.measured_s is None else seconds(row.measured_s)
         yield Text(
-            f"{short_id(one.id)}  {chance(one.chance_best):>8}  {seconds(one.expected_s):>9}  "
+            f"{short_id(row.id)}  {chance(row.chance_best):>8}  {seconds(row.expected_s):>9}  "
             f"{f'±{either:.1%}':>6}  {measured:>9}" + ("  next" if following else ""),
             style,
         )
         style = "" if following else "dim"
-        yield Flow(whole_plan_words(one.plan), indent=2, style=style, head="  ")
+        yield Flow(whole_plan_words(row.plan), indent=2, style=style, head="  ")
     if (rest := len(answer.candidates) - len(rows)) > 0:
-        left = 1.0 - fsum(one.chance_best for one in rows)
-        yield prose(f"and {rest} more, {chance(max(left, 0.0))} in all: --json lists them", 0)
+        others = 1.0 - fsum(row.chance_best for row in rows)
+        yield prose(f"and {rest} more, {chance(max(others, 0.0))} in all: --json lists them", 0)
 
 
 def _shown_candidates(answer: TuneAnswer) -> list[Candidate]:
     """The most promising, and whatever was measured or is next."""
-    first = {one.id for one in answer.candidates[:_MOST_ROWS]}
+    first = {c.id for c in answer.candidates[:_MAX_ROWS]}
     if answer.next is not None:
         first.add(answer.next.id)
-    measured = [one.id for one in answer.candidates if one.measured_s is not None]
-    first.update(measured[:_MOST_ROWS])
-    return [one for one in answer.candidates if one.id in first]
+    measured = [c.id for c in answer.candidates if c.measured_s is not None]
+    first.update(measured[:_MAX_ROWS])
+    return [c for c in answer.candidates if c.id in first]
 
 
 def _ending(answer: TuneAnswer) -> Iterator[RenderableType]:
     """The next run, or why there is none and what is best."""
-    best = next((one for one in answer.candidates if one.id == answer.best), None)
+    best = next((c for c in answer.candidates if c.id == answer.best), None)
     if best is not None and best.measured_s is not None:
         title = Text.assemble(("Best measured  ", "bold"), short_id(best.id))
-        words = plan_words(best.plan.model_dump())
-        yield Flow([title, seconds(best.measured_s), *words], indent=2)
+        parts = plan_words(best.plan.model_dump())
+        yield Flow([title, seconds(best.measured_s), *parts], indent=2)
         yield prose(
             "chance that a plan not yet run is more than 1 % faster: "
             f"{chance(answer.chance_faster)}"

@@ -28,13 +28,13 @@ _VERDICTS = {
     "outside": ("The plan does not run as predicted", "bold red"),
     "inside the noise": ("The repeats scatter too widely to tell", "bold yellow"),
 }
-_MOST_RANKS = 16
+_MAX_RANKS = 16
 
 
 def validation_screen(report: ValidationReport, console: Console) -> RenderableType:
     """The answer to `planner validate`."""
-    words, style = _VERDICTS[report.verdict]
-    rows: list[RenderableType] = [_header(report), Text(), Text(words, style=style)]
+    verdict, style = _VERDICTS[report.verdict]
+    rows: list[RenderableType] = [_header(report), Text(), Text(verdict, style=style)]
     for name, outcome in report.outcomes.items():
         rows.append(prose(f"{name} {outcome.verdict}: {outcome.why}", hanging=2))
     rows += [Text(), _table(report), *_predictions(report)]
@@ -45,19 +45,19 @@ def validation_screen(report: ValidationReport, console: Console) -> RenderableT
 def _header(report: ValidationReport) -> RenderableType:
     request, environment = report.request, report.environment
     devices = " + ".join(environment["devices"]).replace("cpu", "CPU")
-    where = (
+    machine = (
         f"{environment['processes']} processes of {devices}, {environment['threads_per_process']} "
         f"thread each, {environment['cores']} cores, torch {environment['torch']}"
     )
-    asked = [*whole_plan_words(request["plan"]), request["training"]["precision"]]
+    parts = [*whole_plan_words(request["plan"]), request["training"]["precision"]]
     rows = [
-        Flow([Text(request["model"]["name"], "bold"), where], "  on  ", indent=2),
-        Flow(asked, indent=2, head="  "),
+        Flow([Text(request["model"]["name"], "bold"), machine], "  on  ", indent=2),
+        Flow(parts, indent=2, head="  "),
     ]
     if report.scaled_from:
         # Only the last part of a pointer: tp, hidden_size, cluster.
-        said = [f"{at.rpartition('/')[2]} {was}" for at, was in report.scaled_from.items()]
-        rows.append(Flow(said, indent=4, head="  scaled down from "))
+        changes = [f"{at.rpartition('/')[2]} {was}" for at, was in report.scaled_from.items()]
+        rows.append(Flow(changes, indent=4, head="  scaled down from "))
     return Group(*rows)
 
 
@@ -87,27 +87,27 @@ def _kib(value: float) -> str:
 
 
 def _rows(
-    whole: Term, terms: tuple[Term, ...], words: Callable[[float], str]
+    total: Term, terms: tuple[Term, ...], text: Callable[[float], str]
 ) -> Iterator[tuple[Text, ...]]:
-    for term in (whole, *terms):
+    for term in (total, *terms):
         if term.predicted or term.measured:
-            name = term.name if term is whole else f"  {term.name}"
-            off = (term.predicted - term.measured) / whole.measured if whole.measured else 0.0
+            name = term.name if term is total else f"  {term.name}"
+            off = (term.predicted - term.measured) / total.measured if total.measured else 0.0
             sign = "+" if off > 0 else ""
             # Errors are relative to the whole, so those of the parts add up to that of the whole.
-            cells = (f"  {name}", words(term.predicted), words(term.measured), f"{sign}{off:.0%}")
-            yield tuple(Text(cell, "bold" if term is whole else "") for cell in cells)
+            cells = (f"  {name}", text(term.predicted), text(term.measured), f"{sign}{off:.0%}")
+            yield tuple(Text(cell, "bold" if term is total else "") for cell in cells)
 
 
 def _predictions(report: ValidationReport) -> Iterator[RenderableType]:
     profile = report.profile
-    said = f"priced with {profile.id} ({profile.kind})"
+    text = f"priced with {profile.id} ({profile.kind})"
     measured = report.measured_iteration_time_s.median
     for name, predicted_s in report.predictions_s.items():
         if name != profile.id:
             off = predicted_s / measured - 1
-            said += f"; with {name}, before calibration, {seconds(predicted_s)} ({off:+.0%})"
-    yield prose(said, hanging=2)
+            text += f"; with {name}, before calibration, {seconds(predicted_s)} ({off:+.0%})"
+    yield prose(text, hanging=2)
 
 
 def _ranks(report: ValidationReport, console: Console) -> Iterator[RenderableType]:
@@ -115,7 +115,7 @@ def _ranks(report: ValidationReport, console: Console) -> Iterator[RenderableTyp
     title = Text("Ranks", style="bold")
     title.append("  where a profiled step of each goes, and the most its tensors hold", style="")
     yield title
-    shown = report.ranks[:_MOST_RANKS]
+    shown = report.ranks[:_MAX_RANKS]
     longest = max((sum(rank.parts_s.values()) for rank in shown), default=0.0)
     if not longest:
         return

@@ -71,5 +71,5 @@ class TuneAnswer(Answer):
 
 
 def short_id(name: str) -> str:
-    """As much of a plan's id as a person types."""
+    """The part of a plan's id that a person types."""
     return name.removeprefix("pl_")[:6]

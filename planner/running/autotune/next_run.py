@@ -28,14 +28,14 @@ from planner.evidence.uncertainty import site_pricing as pricing
 from planner.evidence.uncertainty.beliefs import Belief
 from planner.evidence.uncertainty.error_features import Array, ErrorFeatures, groups_of, shares_of
 from planner.evidence.uncertainty.site import LearnedRun, Site
-from planner.evidence.uncertainty.tuning_policy import UNLIKELY, WORTH, Advice, advised, believed
+from planner.evidence.uncertainty.tuning_policy import UNLIKELY, WORTH, Advice, advised, plan_belief
 from planner.running.autotune.answer import Candidate, Ending, NextRun, TuneAnswer
 from planner.search.exhaustive import cost_model
 from planner.search.memory_reasons import memory_reason
 from planner.version import __version__
 
-MOST_CANDIDATES = 64
-_SEARCHED = 1_000  # plans of the search from which candidates are drawn
+MAX_CANDIDATES = 64
+_SEARCHED_PLANS = 1_000  # plans of the search from which candidates are drawn
 # Plans are equal to the cost model if their shares of time differ by less than _SAME in all, and
 # their times by less than _SAME_TIME: only the first of them is a candidate.
 _SAME, _SAME_TIME = 1e-3, 1e-3
@@ -45,8 +45,8 @@ _EQUAL = 1e-9
 # Enough for a steady step by the rule of planner/inputs/logs/steps.py; what the launch files train.
 ITERATIONS = 20
 START_S = 900.0  # containers, imports, communicators, compilation (a judgement)
-_COVERED = NormalDist().inv_cdf(0.9)  # deviations to either side of 80 %
-_MOST_LIKELY = NormalDist().inv_cdf(0.975)
+_DEVIATIONS_80 = NormalDist().inv_cdf(0.9)  # deviations to either side of 80 %
+_DEVIATIONS_95 = NormalDist().inv_cdf(0.975)
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,10 @@ class Question:
     @cached_property
     def belief(self) -> Belief:
         """The posterior of the candidates' times, given the site's other runs and their own."""
-        own = {run.id for run in self.runs}
-        others = tuple(run for run in self.site.runs if run.id not in own)
+        ids = {run.id for run in self.runs}
+        others = tuple(run for run in self.site.runs if run.id not in ids)
         known = Site(name=self.site.name, runs=others).correction
-        return believed(known, self.features, self.seconds, self.measured)
+        return plan_belief(known, self.features, self.seconds, self.measured)
 
     @property
     def gpu_hours(self) -> float:
@@ -113,19 +113,19 @@ def question(request: PlanRequest, site: Site, without: Collection[str] = ()) ->
     without: ids, or prefixes of ids, of plans to leave out.  Raises RequestError where the
     request's own plan cannot run.
     """
-    named = [] if request.plan is None else [_checked(request, request.plan)]
-    found = compete(request, top_k=_SEARCHED)[0].outcome.best
-    before = [(run, PlanRequest.model_validate(run.request)) for run in site.runs]
-    runs = [(run, own.named_plan) for run, own in before if _key(own) == _key(request)]
-    plans = _without_ids([*named, *found], without)
-    first = _distinct(request, plans, site, kept=sum(plan in named for plan in plans))
+    named = [] if request.plan is None else [_runnable_plan(request, request.plan)]
+    best = compete(request, top_k=_SEARCHED_PLANS)[0].outcome.best
+    earlier = [(run, PlanRequest.model_validate(run.request)) for run in site.runs]
+    runs = [(run, r.named_plan) for run, r in earlier if _key(r) == _key(request)]
+    plans = _without_ids([*named, *best], without)
+    first = _distinct(request, plans, site, named=sum(plan in named for plan in plans))
     measured: dict[int, list[LearnedRun]] = {}
     for run, plan in runs:
         at = _index_of_plan(request, site, run, plan, first)
         if at == len(first):
             first.append(plan)
         measured.setdefault(at, []).append(run)
-    seconds, features = _priced(request, first, site)
+    seconds, features = _priced_plans(request, first, site)
     return Question(
         request=request,
         site=site,
@@ -137,14 +137,14 @@ def question(request: PlanRequest, site: Site, without: Collection[str] = ()) ->
     )
 
 
-def _checked(request: PlanRequest, plan: ParallelPlan) -> ParallelPlan:
+def _runnable_plan(request: PlanRequest, plan: ParallelPlan) -> ParallelPlan:
     """A named plan, where it can run.  Raises RequestError."""
     _, rules = prepared(request)
     if reasons := illegal(request, plan, rules):
         raise RequestError(from_reasons(reasons))
-    own = report(cost_model(request), request, plan)
-    if not own.fits:
-        raise RequestError(from_reasons([memory_reason(own)]))
+    priced = report(cost_model(request), request, plan)
+    if not priced.fits:
+        raise RequestError(from_reasons([memory_reason(priced)]))
     return plan
 
 
@@ -162,15 +162,15 @@ def _without_ids(plans: Sequence[ParallelPlan], without: Collection[str]) -> lis
     ]
 
 
-def _priced(
+def _priced_plans(
     request: PlanRequest, plans: Sequence[ParallelPlan], site: Site
 ) -> tuple[Array, tuple[ErrorFeatures, ...]]:
     """Seconds of plans without the site's runs, and the error features of these estimates."""
     if not plans:
         return np.zeros(0), ()
     model, rows = request.model, Plans.from_rows(plans)
-    found = pricing.cost_model(request, site.unlearned).evaluate(rows)
-    shares = shares_of(model, request.training, rows, found.time_parts_s)
+    estimates = pricing.cost_model(request, site.unlearned).evaluate(rows)
+    shares = shares_of(model, request.training, rows, estimates.time_parts_s)
     accelerator = request.cluster.groups[0].accelerator
     family = profile_for(accelerator).family
     features = tuple(
@@ -189,7 +189,7 @@ def _priced(
         )
         for row, plan in zip(shares.tolist(), plans, strict=True)
     )
-    return found.iteration_time_s, features
+    return estimates.iteration_time_s, features
 
 
 def _site_seconds(request: PlanRequest, plans: Sequence[ParallelPlan]) -> Array:
@@ -200,20 +200,20 @@ def _site_seconds(request: PlanRequest, plans: Sequence[ParallelPlan]) -> Array:
 
 
 def _distinct(
-    request: PlanRequest, plans: Sequence[ParallelPlan], site: Site, kept: int
+    request: PlanRequest, plans: Sequence[ParallelPlan], site: Site, named: int
 ) -> list[ParallelPlan]:
-    """The first MOST_CANDIDATES plans that the cost model tells apart; the first `kept` stay."""
-    seconds, features = _priced(request, plans, site)
-    shares = np.array([one.shares for one in features])
-    found: list[int] = []
+    """The first MAX_CANDIDATES plans that the cost model tells apart; the first `named` stay."""
+    seconds, features = _priced_plans(request, plans, site)
+    shares = np.array([f.shares for f in features])
+    chosen: list[int] = []
     for i in range(len(plans)):
-        apart = np.abs(shares[found] - shares[i]).sum(1) > _SAME
-        apart |= np.abs(np.log(seconds[found] / seconds[i])) > _SAME_TIME
-        if i < kept or bool(apart.all()):
-            found.append(i)
-        if len(found) == MOST_CANDIDATES + kept:
+        differs = np.abs(shares[chosen] - shares[i]).sum(1) > _SAME
+        differs |= np.abs(np.log(seconds[chosen] / seconds[i])) > _SAME_TIME
+        if i < named or bool(differs.all()):
+            chosen.append(i)
+        if len(chosen) == MAX_CANDIDATES + named:
             break
-    return [plans[i] for i in found]
+    return [plans[i] for i in chosen]
 
 
 def _key(request: PlanRequest) -> list[Any]:
@@ -239,15 +239,15 @@ def _index_of_plan(
     states.
     """
     is_open = {text.split(":")[0].removeprefix("plan.") for text in run.left_open}
-    own = plan.model_dump(exclude=is_open)
-    same = [i for i, one in enumerate(plans) if one.model_dump(exclude=is_open) == own]
+    fields = plan.model_dump(exclude=is_open)
+    same = [i for i, p in enumerate(plans) if p.model_dump(exclude=is_open) == fields]
     if same:
         return same[0]
     split = plan.model_dump(include=_SPLIT)
-    alike = [i for i, one in enumerate(plans) if one.model_dump(include=_SPLIT) == split]
-    seconds, _ = _priced(request, [plan, *(plans[i] for i in alike)], site)
+    candidates = [i for i, p in enumerate(plans) if p.model_dump(include=_SPLIT) == split]
+    seconds, _ = _priced_plans(request, [plan, *(plans[i] for i in candidates)], site)
     equal = np.abs(np.log(seconds[1:] / seconds[0])) < _EQUAL
-    return next((i for i, is_equal in zip(alike, equal, strict=True) if is_equal), len(plans))
+    return next((i for i, is_equal in zip(candidates, equal, strict=True) if is_equal), len(plans))
 
 
 def tune(question: Question, budget: Budget) -> TuneAnswer:
@@ -286,7 +286,7 @@ def tune(question: Question, budget: Budget) -> TuneAnswer:
 def _candidates(question: Question, advice: Advice) -> tuple[Candidate, ...]:
     belief, deviation = question.belief, question.belief.deviation
     expected = np.exp(belief.mean)
-    low, high = (np.exp(belief.mean + side * _COVERED * deviation) for side in (-1, 1))
+    low, high = (np.exp(belief.mean + side * _DEVIATIONS_80 * deviation) for side in (-1, 1))
     order = np.lexsort((expected, -advice.chances))
     return tuple(
         Candidate(
@@ -315,27 +315,28 @@ def _ending(question: Question, advice: Advice, budget: Budget) -> Ending | None
         return Ending(code="rule", text=text)
     if budget.runs is not None and len(question.runs) >= budget.runs:
         text = f"{len(question.runs)} of {budget.runs} runs are spent"
-        left = f"; the chance of {faster} is still {advice.chance:.0%}" if question.runs else ""
-        return Ending(code="runs", text=text + left)
+        chance = f"; the chance of {faster} is still {advice.chance:.0%}" if question.runs else ""
+        return Ending(code="runs", text=text + chance)
     return None
 
 
 def _next(question: Question, advice: Advice, at: int) -> NextRun:
     belief = question.belief
-    slow_s = exp(float(belief.mean[at] + _MOST_LIKELY * belief.deviation[at]))
+    slow_s = exp(float(belief.mean[at] + _DEVIATIONS_95 * belief.deviation[at]))
     limit_s = 60.0 * ceil((START_S + ITERATIONS * slow_s) / 60.0)
     if not question.measured:
-        why = "expected to be the fastest; nothing is measured yet"
+        reason = "expected to be the fastest; nothing is measured yet"
     else:
         sooner = float(np.exp(belief.mean[at]) / min(question.measured.values()) - 1.0)
-        told = f"{abs(sooner):.1%} {'slower' if sooner > 0 else 'faster'}"
-        why = (
-            f"expected {told} than the best measured, ±{belief.deviation[at] * _COVERED:.1%}: a "
+        spread = belief.deviation[at] * _DEVIATIONS_80
+        gap = f"{abs(sooner):.1%} {'slower' if sooner > 0 else 'faster'}"
+        reason = (
+            f"expected {gap} than the best measured, ±{spread:.1%}: a "
             f"run of it saves {advice.gains[at]:.2%} of the time on average, the most of all"
         )
     return NextRun(
         id=plan_id(question.plans[at]),
-        why=why,
+        why=reason,
         iterations=ITERATIONS,
         time_limit_s=limit_s,
         gpu_hours=limit_s * question.request.cluster.accelerators / HOUR_S,

@@ -24,20 +24,20 @@ def bundle_of(
 
     Raises what planner.answers.plans.emission.emit does.
     """
-    own = emit(request.model_copy(update={"plan": plan}))
+    plain = emit(request.model_copy(update={"plan": plan}))
     script = filled(
         text(__package__ or "", "tune.sh.txt"),
         {
-            "iterations": run.iterations, "limit_s": f"{run.time_limit_s:.0f}", "main": own.main,
+            "iterations": run.iterations, "limit_s": f"{run.time_limit_s:.0f}", "main": plain.main,
             "log": LOG,
         },
     )  # fmt: skip
-    note = f"{FILE} starts {own.main} under a limit of time, and keeps {LOG} of each node."
-    return launched(with_file(own, FILE, script, note), request, launcher), own.main
+    note = f"{FILE} starts {plain.main} under a limit of time, and keeps {LOG} of each node."
+    return launched(with_file(plain, FILE, script, note), request, launcher), plain.main
 
 
 def write_once(bundle: Bundle, folder: Path) -> tuple[str, ...]:
-    """Where the files are: those of a run that was proposed before stay as they are."""
+    """Write a run's files; those of a run that was proposed before stay as they are."""
     if folder.is_dir() and all((folder / name).is_file() for name in bundle.files):
         return tuple(str(folder / name) for name in bundle.files)
     return tuple(map(str, write_files(bundle.files, folder)))

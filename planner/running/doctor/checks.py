@@ -26,9 +26,9 @@ from planner.version import __version__
 
 State = Literal["ok", "warn", "fail"]
 _GIB = 1 << 30
-_LEAST_MEMORY_BYTES = _GIB  # a search of a large space and a service beside it
+_MIN_MEMORY_BYTES = _GIB  # a search of a large space and a service beside it
 _LITTLE_SPACE_BYTES, _NO_SPACE_BYTES = _GIB, 50 << 20
-_LEAST_FILES = 1024  # a connection of the service is one
+_MIN_FILES = 1024  # a connection of the service is one
 _EXTRAS = {"plot": "typst", "parquet": "pyarrow", "dask": "dask", "ray": "ray"}
 
 
@@ -72,45 +72,45 @@ def examine(host: str, port: int, database_url: str | None) -> Diagnosis:
         "plugins": _plugins,
         "planning": _planning,
     }
-    checks = tuple(Check(name=name, **_checked(look)) for name, look in looks.items())
+    checks = tuple(Check(name=name, **_check_result(look)) for name, look in looks.items())
     healthy = all(check.state != "fail" for check in checks)
     return Diagnosis(version=__version__, healthy=healthy, checks=checks)
 
 
-def _checked(look: Callable[[], Found]) -> dict[str, str | None]:
+def _check_result(look: Callable[[], Found]) -> dict[str, str | None]:
     try:
-        state, found, advice = look()
+        state, text, advice = look()
     except Exception as error:  # a doctor outlives what he finds
         if lacking := missing(error):
-            state, (found, _, advice) = "warn", lacking.partition(": ")
+            state, (text, _, advice) = "warn", lacking.partition(": ")
         else:
-            state, found = "fail", f"{type(error).__name__}: {error}"[:200]
+            state, text = "fail", f"{type(error).__name__}: {error}"[:200]
             advice = "please report it"
-    return {"state": state, "found": found, "advice": advice}
+    return {"state": state, "found": text, "advice": advice}
 
 
 def _python() -> Found:
-    found = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
-    return "ok", found, None
+    text = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
+    return "ok", text, None
 
 
 def _processor() -> Found:
     cores, usable = os.cpu_count() or 1, cpu_cores()
-    found = f"{platform.machine()}, {usable} of {cores} cores"
+    text = f"{platform.machine()}, {usable} of {cores} cores"
     if usable < 2:
-        return "warn", found, "with one core estimates are slow while a search runs"
-    return "ok", found, None
+        return "warn", text, "with one core estimates are slow while a search runs"
+    return "ok", text, None
 
 
 def _memory() -> Found:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     free = _available_bytes() or total
     limit = _limit_bytes()
-    found = f"{_size(free)} available of {_size(min(total, limit or total))}"
-    if free < _LEAST_MEMORY_BYTES:
-        advice = f"large searches need about {_size(_LEAST_MEMORY_BYTES)}: end other programs"
-        return "warn", found, advice
-    return "ok", found, None
+    text = f"{_size(free)} available of {_size(min(total, limit or total))}"
+    if free < _MIN_MEMORY_BYTES:
+        advice = f"large searches need about {_size(_MIN_MEMORY_BYTES)}: end other programs"
+        return "warn", text, advice
+    return "ok", text, None
 
 
 def _available_bytes() -> int | None:
@@ -134,26 +134,26 @@ def _limit_bytes() -> int | None:
 
 def _open_files() -> Found:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    found = f"{soft:,} at a time"
-    if soft < _LEAST_FILES:
-        return "warn", found, f"a service needs more for many callers: ulimit -n {min(hard, 65536)}"
-    return "ok", found, None
+    text = f"{soft:,} at a time"
+    if soft < _MIN_FILES:
+        return "warn", text, f"a service needs more for many callers: ulimit -n {min(hard, 65536)}"
+    return "ok", text, None
 
 
 def _clock() -> Found:
-    found = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    text = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
     if time.time() < Path(__file__).stat().st_mtime - 86_400:
         advice = "the clock is behind this installation: set it, or certificates and jobs go wrong"
-        return "warn", found, advice
-    return "ok", found, None
+        return "warn", text, advice
+    return "ok", text, None
 
 
 def _text() -> Found:
     names = {"output": sys.stdout.encoding or "none", "file names": sys.getfilesystemencoding()}
-    found = ", ".join(f"{what} {name}" for what, name in names.items())
+    text = ", ".join(f"{use} {name}" for use, name in names.items())
     if any(not name.lower().replace("-", "").startswith("utf8") for name in names.values()):
-        return "warn", found, "some signs show as ?: set LANG=C.UTF-8"
-    return "ok", found, None
+        return "warn", text, "some signs show as ?: set LANG=C.UTF-8"
+    return "ok", text, None
 
 
 def _data_folder() -> Found:
@@ -164,19 +164,19 @@ def _data_folder() -> Found:
 
 def _folder(path: Path, variable: str) -> Found:
     """Whether files can be written there; a folder that is not there yet is made at need."""
-    there = next(p for p in (path, *path.parents) if p.exists())
+    existing = next(p for p in (path, *path.parents) if p.exists())
     try:
-        with tempfile.TemporaryFile(dir=there):
-            free = shutil.disk_usage(there).free
+        with tempfile.TemporaryFile(dir=existing):
+            free = shutil.disk_usage(existing).free
     except OSError as error:
         advice = f"make it writable, or name another folder: {variable}=/some/folder"
         return "fail", f"{path}: {error.strerror}", advice
-    found = f"{path}, {_size(free)} free"
+    text = f"{path}, {_size(free)} free"
     if free < _NO_SPACE_BYTES:
-        return "fail", found, f"make space, or name another folder: {variable}=/some/folder"
+        return "fail", text, f"make space, or name another folder: {variable}=/some/folder"
     if free < _LITTLE_SPACE_BYTES:
-        return "warn", found, "little space: results and logs of jobs go there"
-    return "ok", found, None
+        return "warn", text, "little space: results and logs of jobs go there"
+    return "ok", text, None
 
 
 def _database(url: str | None) -> Found:
@@ -185,24 +185,24 @@ def _database(url: str | None) -> Found:
     from planner.running.store.database import FILE, QUEUE_FILE, Lost, damage, is_new
 
     file = data_folder(FILE)
-    where = f"SQLite at {file}" if url is None else "as PLANNER_DATABASE_URL says"
+    place = f"SQLite at {file}" if url is None else "as PLANNER_DATABASE_URL says"
     if url is None and not (file.exists() or data_folder(QUEUE_FILE).exists()):
-        return "ok", f"{where}, made at the first start of the service", None
+        return "ok", f"{place}, made at the first start of the service", None
     try:
         if url is not None and is_new(url):
-            return "ok", f"{where}, empty: the first start of the service makes its tables", None
+            return "ok", f"{place}, empty: the first start of the service makes its tables", None
         Store.open(url).close()
-        if url is None and (found := damage(file)):
-            raise Unavailable(found)
+        if url is None and (fault := damage(file)):
+            raise Unavailable(fault)
     except Lost as error:
-        return "fail", f"{where}: {error.detail}", error.advice
+        return "fail", f"{place}: {error.detail}", error.advice
     except Unavailable as error:
         advice = (
             f"move {file} away, and a new one is made" if url is None
             else "is it running, and are name, password and network as in PLANNER_DATABASE_URL?"
         )  # fmt: skip
-        return "fail", f"{where}: {error}", advice
-    return "ok", f"{where}, reachable and up to date", None
+        return "fail", f"{place}: {error}", advice
+    return "ok", f"{place}, reachable and up to date", None
 
 
 def _job_database(url: str | None) -> Found:
@@ -214,11 +214,11 @@ def _job_database(url: str | None) -> Found:
         return "ok", "in the same PostgreSQL", None
     if not file.exists():
         return "ok", f"SQLite at {file}, made at the first start of the service", None
-    if found := damage(file):
+    if fault := damage(file):
         advice = (
             f"stop the service and move {file} away: its jobs begin again from their first step"
         )
-        return "fail", f"SQLite at {file}: {found}", advice
+        return "fail", f"SQLite at {file}: {fault}", advice
     return "ok", f"SQLite at {file}, without damage", None
 
 
@@ -231,27 +231,27 @@ def _jobs(url: str | None) -> Found:
         if is_new(url) if url else not data_folder(FILE).exists():
             return "ok", "none", None
         store = Store.open(url)
-        left = store.jobs_without_server()
+        orphans = store.jobs_without_server()
         store.close()
     except Unavailable:
         return "warn", "not known, without their database", None
-    if left:
+    if orphans:
         advice = "start a server whose PLANNER_MAX_RUNS is not 0: it takes them"
-        return "warn", f"{left:,} wait, and no server that runs jobs is alive", advice
+        return "warn", f"{orphans:,} wait, and no server that runs jobs is alive", advice
     return "ok", "none is left without a server that runs it", None
 
 
 def _address(host: str, port: int) -> Found:
-    found = f"{host}:{port}"
+    where = f"{host}:{port}"
     advice = f"planner serve --port {port + 1 if port < 65_535 else 8001}"
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         socket.create_server(address[:2], family=family).close()
     except OSError as error:
         if _is_planner(host, port):
-            return "ok", f"{found}: a planner is answering there", None
-        return "warn", f"{found}: {error.strerror}", advice
-    return "ok", f"{found} is free", None
+            return "ok", f"{where}: a planner is answering there", None
+        return "warn", f"{where}: {error.strerror}", advice
+    return "ok", f"{where} is free", None
 
 
 def _is_planner(host: str, port: int) -> bool:
@@ -274,12 +274,12 @@ def _torch() -> Found:
         advice = "validate, calibrate and dryrun need it: pip install torch==2.13.0"
         return "warn", "not installed", advice
     device = f"{features.processes} x {features.device_name.partition(' (')[0]}"
-    found = f"{features.torch}, runs on {device}"
-    wanted = next((need for need in _requirements() if need.startswith("torch==")), "")
-    tested = wanted.partition("==")[2].partition(";")[0].strip()
+    text = f"{features.torch}, runs on {device}"
+    pin = next((need for need in _requirements() if need.startswith("torch==")), "")
+    tested = pin.partition("==")[2].partition(";")[0].strip()
     if tested and features.torch.partition("+")[0] != tested:
-        return "warn", found, f"tested with torch {tested} alone"
-    return "ok", found, None
+        return "warn", text, f"tested with torch {tested} alone"
+    return "ok", text, None
 
 
 def _requirements() -> list[str]:
@@ -292,18 +292,18 @@ def _requirements() -> list[str]:
 def _plugins() -> Found:
     names = ", ".join(plugin.name for plugin in plugins.plugins()) or "none"
     counts = f"{len(accelerators())} accelerators, {len(models())} models"  # which loads them
-    found = f"{names}; with them {counts}, {len(FRAMEWORKS)} frameworks"
+    text = f"{names}; with them {counts}, {len(FRAMEWORKS)} frameworks"
     if broken := plugins.problems():
         return "warn", f"left out, of plugin {'; '.join(broken)}", "mend or uninstall it"
-    return "ok", found, None
+    return "ok", text, None
 
 
 def _extras() -> Found:
     known = {extra: installed(package) for extra, package in _EXTRAS.items()}
-    words = (f"{extra} {number or 'not installed'}" for extra, number in known.items())
+    parts = (f"{extra} {number or 'not installed'}" for extra, number in known.items())
     missing = [_EXTRAS[extra] for extra, number in known.items() if number is None]
     advice = f"pip install {' '.join(missing)}, where wanted"
-    return "ok", ", ".join(words), advice if missing else None
+    return "ok", ", ".join(parts), advice if missing else None
 
 
 def _planning() -> Found:

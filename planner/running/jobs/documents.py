@@ -91,8 +91,8 @@ def taught_by(kind: Kind, document: dict[str, Any]) -> str | None:
 def read(document: dict[str, Any], part: str, spec: type[Spec]) -> tuple[PlanRequest, Any]:
     """The plan request and the job's own part, from a document that `parse` made."""
     rest = dict(document)
-    own = validate(f"/{part}", rest.pop(part), spec)
-    return parse_request(rest, need_plan=True), own
+    parsed = validate(f"/{part}", rest.pop(part), spec)
+    return parse_request(rest, need_plan=True), parsed
 
 
 def _validation(document: Any, settings: JobSettings) -> JobRequest:
@@ -145,8 +145,8 @@ def _sweep(document: Any, settings: JobSettings) -> JobRequest:
 
 def _check_question_count(grid: Grid, settings: JobSettings) -> None:
     if grid.count > settings.max_sweep_questions:
-        most = settings.max_sweep_questions
-        detail = f"has {grid.count:,} questions; this service takes {most:,} in one job"
+        limit = settings.max_sweep_questions
+        detail = f"has {grid.count:,} questions; this service takes {limit:,} in one job"
         raise refuse("/axes", "too_many", detail, grid.count)
 
 
@@ -163,11 +163,11 @@ def _split(
 ) -> tuple[PlanRequest | None, Any]:
     """The plan request and the job's own part.  Raises RequestError with the problems of both."""
     rest = plain_object(document)
-    own, problems, request = rest.pop(part, {}), Gathered(), None
+    settings, problems, request = rest.pop(part, {}), Gathered(), None
 
     def spec_of() -> Spec:
-        require_object(f"/{part}", own)
-        return validate(f"/{part}", own, model)
+        require_object(f"/{part}", settings)
+        return validate(f"/{part}", settings, model)
 
     spec = problems.of(spec_of)
     if rest or not optional:
@@ -178,8 +178,8 @@ def _split(
 
 def _job_request(request: PlanRequest, part: str, spec: BaseModel) -> JobRequest:
     document = request.document() | {part: _plain(spec)}
-    own = request.named_plan.model_dump(mode="json", exclude_defaults=True)
-    degrees = (f"{name} {own[name]}" for name in ("tp", "pp", "dp", "cp", "ep") if name in own)
+    plan = request.named_plan.model_dump(mode="json", exclude_defaults=True)
+    degrees = (f"{name} {plan[name]}" for name in ("tp", "pp", "dp", "cp", "ep") if name in plan)
     return JobRequest(document, " · ".join((request.model.name, *degrees))[:200])
 
 

@@ -42,7 +42,7 @@ _POLL_S = 0.5  # interval at which DBOS polls its queues
 _CLEAN_UP_EVERY_S = 60.0
 _START_S = 60.0  # limit for the first start
 _STOP_TIMEOUT_S = 15.0  # limit for the runs to end when the executor stops
-_CUT_SHORT_S = 2.0  # the same, where the database does not answer
+_CUT_SHORT_S = 2.0  # that limit where the database does not answer
 _log = logging.getLogger(__name__)
 # A null handler, so that DBOS adds none and its records reach our logger, in our format.
 logging.getLogger("dbos").addHandler(logging.NullHandler())
@@ -92,8 +92,8 @@ class Engine:
             try:
                 self._run_under_lease(executor)
             except (Unavailable, SQLAlchemyError) as error:
-                why = error if isinstance(error, Unavailable) else type(error).__name__
-                _log.warning("jobs wait for the database: %s", why)
+                reason = error if isinstance(error, Unavailable) else type(error).__name__
+                _log.warning("jobs wait for the database: %s", reason)
                 self._stopping.wait(1.0)
             except Exception:
                 _log.exception("the job engine failed")
@@ -106,7 +106,7 @@ class Engine:
         try:
             _executor = executor
             _launch(self.url, executor.name, self.settings)
-            with self.store.database.alone():
+            with self.store.database.exclusive():
                 _reconcile(self.store)
             self._starting = False
             file = _File.of(self.url)
@@ -142,7 +142,7 @@ class Engine:
         """Enqueue waiting jobs with DBOS, which ignores ids that it already has."""
         if not self.store.jobs.unsent():
             return
-        with self.store.database.alone():  # else another server may just take it from DBOS
+        with self.store.database.exclusive():  # else another server may just take it from DBOS
             for job in self.store.jobs.unsent():
                 with SetWorkflowID(job.id):
                     DBOS.enqueue_workflow(_QUEUES[job.kind in RUNS_ALONE], run_job, job.id)
@@ -156,9 +156,9 @@ class Engine:
             status=["SUCCESS", "ERROR", "CANCELLED"], limit=1000, load_input=False,
             load_output=False,
         )  # fmt: skip
-        for one in done:
-            self._fail_orphan(one.workflow_id)
-        DBOS.delete_workflows([one.workflow_id for one in done])
+        for workflow in done:
+            self._fail_orphan(workflow.workflow_id)
+        DBOS.delete_workflows([w.workflow_id for w in done])
         for folder in data_folder(FOLDER).glob("??_*"):
             job = self.store.jobs.get(folder.name)
             if job is None or job.state in OVER:
@@ -189,7 +189,7 @@ def _reconcile(store: Store) -> None:
     if not sent:
         return
     known = DBOS.list_workflows(workflow_ids=sent, load_input=False, load_output=False)
-    for id in set(sent) - {one.workflow_id for one in known}:
+    for id in set(sent) - {w.workflow_id for w in known}:
         _log.warning("job %s is requeued: its finished steps are lost", id)
         store.jobs.requeue(id)
 
@@ -199,7 +199,7 @@ def _recover_from_dead_servers(store: Store) -> None:
     # The order matters: an executor takes its lease before it begins anything.
     begun = DBOS.list_workflows(status="PENDING", load_input=False, load_output=False)
     alive = store.servers.alive()
-    if dead := {str(one.executor_id) for one in begun} - alive:
+    if dead := {str(w.executor_id) for w in begun} - alive:
         DBOS._recover_pending_workflows(sorted(dead))
 
 

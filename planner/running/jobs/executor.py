@@ -37,7 +37,7 @@ FOLDER = "jobs"  # in the data folder: the files of runs, one folder per job
 _TICK_S = 0.2
 _REPORT_S = 0.5  # interval of progress reports to the database
 _LOG_BYTES = 2**20  # limit on the kept log of one step
-_MOST_RESTARTS = 10  # of one step by one executor, after its lease or a signal ended the process
+_MAX_RESTARTS = 10  # of one step by one executor, after its lease or a signal ended the process
 _log = logging.getLogger(__name__)
 _tracer = trace.get_tracer("planner")
 T = TypeVar("T")
@@ -169,11 +169,11 @@ class JobRun:
     def run_here(self, phase: str, work: Callable[[], Any]) -> Any:
         """The result of a short step, run in this process."""
 
-        def asked() -> dict[str, Any]:
+        def outcome() -> dict[str, Any]:
             with asked_by(self._asker()):
                 return _outcome(work)
 
-        return self._step(phase, asked)
+        return self._step(phase, outcome)
 
     def _asker(self) -> Asker:
         """The job's owner, who may read of sites what is shared with that name."""
@@ -199,8 +199,8 @@ class JobRun:
             with _tracer.start_as_current_span(f"{self.job.kind} {phase}") as span:
                 span.set_attribute("planner.job", self.job.id)
                 outcome = self._with_space(phase, work)
-            word = "failed" if "failed" in outcome else "done"
-            self._report(phase, None, f"{phase}: {word} in {time.monotonic() - began:.1f} s")
+            state = "failed" if "failed" in outcome else "done"
+            self._report(phase, None, f"{phase}: {state} in {time.monotonic() - began:.1f} s")
             done_now = True
             return outcome
 
@@ -232,9 +232,9 @@ class JobRun:
         return outcome
 
     def _process(
-        self, phase: str, step: str, at: tuple[int, int], arguments: dict[str, Any], again: int = 0
+        self, phase: str, step: str, at: tuple[int, int], arguments: dict[str, Any], tries: int = 0
     ) -> dict[str, Any]:
-        settings, place = self.settings, self._machine_lock(phase)
+        settings, lock = self.settings, self._machine_lock(phase)
         task = task_line(
             step,
             self.job.request,
@@ -246,25 +246,25 @@ class JobRun:
         )
         progress, log, log_bytes = Progress(done=at[0], total=at[1]), list[str](), 0
         began, looked = time.monotonic(), 0.0
-        self.step_process = StepProcess(task, self.folder, place)
+        self.step_process = StepProcess(task, self.folder, lock)
         try:
             while True:
-                told = self.step_process.next(_TICK_S) or {}
-                if "result" in told or "failed" in told:
+                message = self.step_process.next(_TICK_S) or {}
+                if "result" in message or "failed" in message:
                     with suppress(Unavailable):
                         self._write_progress(phase, progress, log)
-                    return told
-                if "ended" in told:
+                    return message
+                if "ended" in message:
                     self.executor.check()
-                    if again < self._restarts(told["ended"]):
+                    if tries < self._restarts(message["ended"]):
                         break
-                    return {"failed": _crashed(told["ended"])}
-                if "log" in told and log_bytes < _LOG_BYTES:
-                    log_bytes += len(told["log"])
-                    log.append(told["log"])
-                self.parts |= told.get("part", {})
-                if "progress" in told:
-                    progress = _job_progress(told["progress"], at)
+                    return {"failed": _crashed(message["ended"])}
+                if "log" in message and log_bytes < _LOG_BYTES:
+                    log_bytes += len(message["log"])
+                    log.append(message["log"])
+                self.parts |= message.get("part", {})
+                if "progress" in message:
+                    progress = _job_progress(message["progress"], at)
                 now = time.monotonic()
                 if now - began > 2 * settings.max_run_s:
                     return {"failed": _too_long(2 * settings.max_run_s)}
@@ -277,15 +277,15 @@ class JobRun:
         finally:
             self.step_process.stop()
             self.step_process = None
-        return self._process(phase, step, at, arguments, again + 1)
+        return self._process(phase, step, at, arguments, tries + 1)
 
     def _restarts(self, code: int) -> int:
         """How many times a step that ended with this code is begun again here."""
         if code == LEASE_EXPIRED:  # extended too late, or a signal to the server ended it as well
-            return _MOST_RESTARTS
+            return _MAX_RESTARTS
         # Who kills so is mostly the kernel, for memory that something else took.
-        left = self.settings.max_job_attempts - self.claim.attempts
-        return left if code == -signal.SIGKILL else 0
+        attempts_left = self.settings.max_job_attempts - self.claim.attempts
+        return attempts_left if code == -signal.SIGKILL else 0
 
     def _machine_lock(self, phase: str) -> IO[bytes] | None:
         """A held lock that admits a run to this machine, shared by all servers of the data folder.
@@ -324,9 +324,9 @@ class JobRun:
             raise Cancelled
 
     def _check_attempts(self) -> None:
-        most = self.settings.max_job_attempts
-        if self.claim.attempts > most:
-            detail = f"its server ended {most} times in the phase {self.job.phase!r}"
+        limit = self.settings.max_job_attempts
+        if self.claim.attempts > limit:
+            detail = f"its server ended {limit} times in the phase {self.job.phase!r}"
             raise Failed(failure_document("cut-off", "The job was cut off", detail))
 
 
@@ -337,15 +337,15 @@ def _outcome(work: Callable[[], Any]) -> dict[str, Any]:
         return {"failed": problem_document(error.problems)}
 
 
-def _job_progress(told: dict[str, Any], at: tuple[int, int]) -> Progress:
+def _job_progress(part: dict[str, Any], at: tuple[int, int]) -> Progress:
     """The progress of the whole job, from the progress message of one of its steps."""
     done, total = at
-    return Progress(done=done + told["done"], total=total or told["total"], text=told["text"])
+    return Progress(done=done + part["done"], total=total or part["total"], text=part["text"])
 
 
 def _crashed(code: int) -> dict[str, Any]:
-    how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-    return failure_document("run/crashed", "The run failed", f"the process of the step {how}")
+    ending = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+    return failure_document("run/crashed", "The run failed", f"the process of the step {ending}")
 
 
 def _too_long(seconds: float) -> dict[str, Any]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from planner.running.validate.run import Options, Prepared
 
 _COUNTED = re.compile(r"(\d+) of (\d+)$")
-_DONE = "done"  # a file that marks a folder as complete
+_DONE_FILE = "done"  # a file that marks a folder as complete
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def reference(task: Task) -> None:
     shutil.rmtree(task.folder / REFERENCE, ignore_errors=True)
     with disk_full_as_run_failure(task.folder):
         run_reference(prepared, options, task.folder, task.report_text)
-        (task.folder / REFERENCE / _DONE).touch()
+        (task.folder / REFERENCE / _DONE_FILE).touch()
 
 
 def run(task: Task) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def run(task: Task) -> dict[str, Any]:
     prepared, options = _validation(task)
     for name in ("run", "numerics"):
         shutil.rmtree(task.folder / name, ignore_errors=True)
-    if options.check_numerics and not (task.folder / validating.REFERENCE / _DONE).exists():
+    if options.check_numerics and not (task.folder / validating.REFERENCE / _DONE_FILE).exists():
         reference(task)  # the reference step ran on another machine
     with validating.disk_full_as_run_failure(task.folder):
         report = validating.run(prepared, options, task.folder, task.report_text)
@@ -83,8 +83,8 @@ def measure(task: Task) -> dict[str, Any]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     limits = calibration_request.limits(spec.budget_s)
-    found = measured(folder, request, ranks, job, limits, task.report_text)
-    return found.model_dump(mode="json")
+    measurement = measured(folder, request, ranks, job, limits, task.report_text)
+    return measurement.model_dump(mode="json")
 
 
 def trace(task: Task) -> dict[str, Any]:
@@ -94,10 +94,10 @@ def trace(task: Task) -> dict[str, Any]:
 
     request, spec = read(task.request, "dryrun", DryrunSpec)
     rank = task.arguments["rank"]
-    most = task.settings
+    settings = task.settings
     limits = Limits(
-        wall_s=min(Limits.wall_s, most.max_run_s),
-        rss_bytes=min(Limits.rss_bytes, most.max_run_bytes),
+        wall_s=min(Limits.wall_s, settings.max_run_s),
+        rss_bytes=min(Limits.rss_bytes, settings.max_run_bytes),
     )
     report = trace_rank(
         prepare(request, spec.ranks), rank, limits,
@@ -108,12 +108,12 @@ def trace(task: Task) -> dict[str, Any]:
 
 def questions(task: Task) -> dict[str, Any]:
     """The results of some of a sweep's questions, by key."""
-    asked: dict[str, Any] = task.arguments["questions"]
+    documents: dict[str, Any] = task.arguments["questions"]
     results = {}
-    for key, document in asked.items():
+    for key, document in documents.items():
         results[key] = ask(document).model_dump(mode="json", exclude_none=True)
         task.keep_part({key: results[key]})
-        task.report_progress("", len(results), len(asked))
+        task.report_progress("", len(results), len(documents))
     return results
 
 
@@ -145,12 +145,12 @@ def _validation(task: Task) -> tuple[Prepared, Options]:
     from planner.running.validate.run import Options, default_tolerance, prepare_here
 
     request, spec = read(task.request, "validation", ValidationSpec)
-    most = task.settings
+    settings = task.settings
     limits = Limits(
-        ranks=most.max_run_ranks,
-        wall_s=min(spec.wall_s, most.max_run_s),
+        ranks=settings.max_run_ranks,
+        wall_s=min(spec.wall_s, settings.max_run_s),
         silence_s=spec.silence_s,
-        memory_bytes=spec.memory_bytes and min(spec.memory_bytes, most.max_run_bytes),
+        memory_bytes=spec.memory_bytes and min(spec.memory_bytes, settings.max_run_bytes),
     )
     tolerance = Tolerance(
         time=spec.time_tolerance or default_tolerance(), memory=spec.memory_tolerance

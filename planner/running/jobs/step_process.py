@@ -19,17 +19,17 @@ from planner.running.jobs.step_worker import GRACE_S, STOPS
 from planner.running.validate.processes import process
 
 MARK = "PLANNER_JOB"  # environment variable that marks every process of a step
-_LONGEST = 2000  # limit on the bytes of one log line
+_MAX_LINE_BYTES = 2000  # limit on the bytes of one log line
 
 
 @contextmanager
 def _blocked(numbers: frozenset[signal.Signals]) -> Iterator[None]:
     """Block signals; a child inherits the mask and unblocks them once its handlers are set."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
 class StepProcess:
@@ -51,7 +51,7 @@ class StepProcess:
             )  # fmt: skip
         if lock is not None:
             lock.close()
-        self._told: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._readers = [
             threading.Thread(target=read, args=(pipe,), daemon=True)
             for read, pipe in (
@@ -59,8 +59,8 @@ class StepProcess:
                 (self._read_log, self.process.stderr),
             )
         ]
-        for one in self._readers:
-            one.start()
+        for reader in self._readers:
+            reader.start()
         self._write(task)
 
     def extend(self, until: float) -> None:
@@ -73,10 +73,10 @@ class StepProcess:
         None if there is none within wait_s.
         """
         try:
-            told = self._told.get(timeout=wait_s)
+            message = self._messages.get(timeout=wait_s)
         except queue.Empty:
             return None
-        return told if told is not None else {"ended": self.process.wait()}
+        return message if message is not None else {"ended": self.process.wait()}
 
     def stop(self) -> None:
         """End the process and all that it started; returns when none of them is left."""
@@ -87,8 +87,8 @@ class StepProcess:
                 self.process.wait(GRACE_S)
         process.end(self.mark, MARK)
         self.process.wait()
-        for one in self._readers:
-            one.join()
+        for reader in self._readers:
+            reader.join()
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             with suppress(OSError):  # raised if the process has not read all its input
                 assert pipe is not None
@@ -103,10 +103,10 @@ class StepProcess:
     def _read_answers(self, pipe: IO[bytes]) -> None:
         for line in pipe:
             with suppress(ValueError):  # the process was killed in the middle of a line
-                self._told.put(json.loads(line))
-        self._told.put(None)
+                self._messages.put(json.loads(line))
+        self._messages.put(None)
 
     def _read_log(self, pipe: IO[bytes]) -> None:
-        while line := pipe.readline(_LONGEST):
+        while line := pipe.readline(_MAX_LINE_BYTES):
             text = "".join(c if c.isprintable() else " " for c in line.decode(errors="replace"))
-            self._told.put({"log": text.rstrip()})
+            self._messages.put({"log": text.rstrip()})

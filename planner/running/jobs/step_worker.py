@@ -78,25 +78,25 @@ def main() -> int:
     # Libraries print to standard output, so redirect it to standard error; answers use a duplicate.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    asked = json.loads(sys.stdin.readline())
-    Lease(sys.stdin, asked["until"])
+    task = json.loads(sys.stdin.readline())
+    Lease(sys.stdin, task["until"])
     from planner.huggingface import building
     from planner.running.validate.processes.priority import lower_priority
     from planner.running.validate.processes.process import Stopped, stoppable
 
-    lower_priority(asked["settings"]["run_nice"])
+    lower_priority(task["settings"]["run_nice"])
     try:
-        name, hidden = asked["asker"]["name"], asked["asker"]["hidden"]
+        name, hidden = task["asker"]["name"], task["asker"]["hidden"]
         asker = Asker(name, None if hidden is None else frozenset(hidden))
         with stoppable(), building(allowed=False), asked_by(asker):
-            outcome = _outcome(asked, answers)
+            outcome = _outcome(task, answers)
     except Stopped:
         return LEASE_EXPIRED
-    _tell(answers, outcome)
+    _send(answers, outcome)
     return 0
 
 
-def _outcome(asked: dict[str, Any], answers: IO[str]) -> dict[str, Any]:
+def _outcome(spec: dict[str, Any], answers: IO[str]) -> dict[str, Any]:
     from planner.answers.plans.plan_answers import IllegalPlan
     from planner.documents.problems import (
         RequestError,
@@ -110,16 +110,16 @@ def _outcome(asked: dict[str, Any], answers: IO[str]) -> dict[str, Any]:
     from planner.running.validate.processes.process import RunFailed, Stopped
 
     def report_progress(text: str, done: int, total: int) -> None:
-        _tell(answers, {"progress": {"text": text, "done": done, "total": total}})
+        _send(answers, {"progress": {"text": text, "done": done, "total": total}})
 
-    def keep_part(found: dict[str, Any]) -> None:
-        _tell(answers, {"part": found})
+    def keep_part(part: dict[str, Any]) -> None:
+        _send(answers, {"part": part})
 
-    settings = JobSettings(**asked["settings"])
-    folder = Path(asked["folder"])
-    task = Task(asked["request"], asked["arguments"], folder, settings, report_progress, keep_part)
+    settings = JobSettings(**spec["settings"])
+    folder = Path(spec["folder"])
+    task = Task(spec["request"], spec["arguments"], folder, settings, report_progress, keep_part)
     try:
-        return {"result": STEPS[asked["step"]](task)}
+        return {"result": STEPS[spec["step"]](task)}
     except RunFailed as error:
         if error.code == "killed" and signal.SIGTERM.name in str(error):
             raise Stopped(signal.SIGTERM) from None  # SIGTERM went to every process of the service
@@ -134,7 +134,7 @@ def _outcome(asked: dict[str, Any], answers: IO[str]) -> dict[str, Any]:
         return {"failed": cannot_write(error)}
 
 
-def _tell(answers: IO[str], message: dict[str, Any]) -> None:
+def _send(answers: IO[str], message: dict[str, Any]) -> None:
     answers.write(json.dumps(message) + "\n")
     answers.flush()
 

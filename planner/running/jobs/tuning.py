@@ -30,9 +30,9 @@ def measured_here(
     planner.running.validate.processes.process.RunFailed.
     """
     require_torch()
-    own = request.model_copy(update={"plan": plan})
-    prepared = prepare_here(own)
-    if prepared.small.request != own:
+    of_plan = request.model_copy(update={"plan": plan})
+    prepared = prepare_here(of_plan)
+    if prepared.small.request != of_plan:
         detail = "this machine runs a smaller plan only: name it as the cluster (local)"
         raise refuse("/cluster", "too_large", detail)
     steps, wall_s = limits
@@ -52,21 +52,21 @@ def tuned_here(
     """
     failed: dict[str, RunFailed] = {}
     while True:
-        found = storage.find_or_new(site)
-        named = found.name if found.name in storage.names() else None
-        asked = request.model_copy(update={"site": named})
-        known = question(asked, found, tuple(failed))
+        known_site = storage.find_or_new(site)
+        named = known_site.name if known_site.name in storage.names() else None
+        tuned = request.model_copy(update={"site": named})
+        known = question(tuned, known_site, tuple(failed))
         if not known.plans and failed:
             raise next(iter(failed.values()))
         answer = tune(known, budget)
         if answer.next is None:
             return answer
         following = answer.next
-        plan = next(one.plan for one in answer.candidates if one.id == following.id)
+        plan = next(c.plan for c in answer.candidates if c.id == following.id)
         name = f"run {answer.runs + 1}, plan {short_id(following.id)}: "
         limits = following.iterations, following.time_limit_s
         try:
-            learned = measured_here(asked, plan, found, limits, _named(progress, name))
+            learned = measured_here(tuned, plan, known_site, limits, _named(progress, name))
         except RunFailed as error:
             failed[following.id] = error
             continue

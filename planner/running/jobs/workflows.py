@@ -48,9 +48,9 @@ class Steps(Protocol):
 
 
 def _validations(request: dict[str, Any], steps: Steps) -> dict[str, Any]:
-    own = request["validation"]
+    settings = request["validation"]
     made_at = steps.run_here("prepare", _now)
-    if own.get("check_numerics"):
+    if settings.get("check_numerics"):
         steps.run_apart("reference", "reference")
     report: dict[str, Any] = steps.run_apart("run", "run")
 
@@ -59,11 +59,11 @@ def _validations(request: dict[str, Any], steps: Steps) -> dict[str, Any]:
         from planner.running.validate.learned_run import learn
         from planner.running.validate.report import ValidationReport
 
-        asked, spec = read(request, "validation", ValidationSpec)
-        kept = results.keep(asked, report, datetime.fromisoformat(made_at))
-        whole = ValidationReport.model_validate_json(_json(report))
-        said = learn(asked, whole, spec.warmup_steps)
-        return {"validation_id": kept.id} | ({"site": said} if said else {})
+        validated, spec = read(request, "validation", ValidationSpec)
+        stored = results.keep(validated, report, datetime.fromisoformat(made_at))
+        parsed = ValidationReport.model_validate_json(_json(report))
+        lesson = learn(validated, parsed, spec.warmup_steps)
+        return {"validation_id": stored.id} | ({"site": lesson} if lesson else {})
 
     return {**steps.run_here("report", keep), "report": report}
 
@@ -72,7 +72,7 @@ def _calibrations(request: dict[str, Any], steps: Steps) -> dict[str, Any]:
     from planner.running.jobs.long_steps import calibration
 
     count = steps.run_here("prepare", lambda: len(calibration(request)[1]))
-    found = [steps.run_apart("measure", "measure", at=(i, count), number=i) for i in range(count)]
+    parts = [steps.run_apart("measure", "measure", at=(i, count), number=i) for i in range(count)]
 
     def write() -> dict[str, Any]:
         from planner.evidence.uncertainty import profiles
@@ -81,7 +81,7 @@ def _calibrations(request: dict[str, Any], steps: Steps) -> dict[str, Any]:
 
         of, _, spec = calibration(request)
         base = calibration_request.names(spec.name, spec.extends)
-        measured = [Measured.model_validate_json(_json(one)) for one in found]
+        measured = [Measured.model_validate_json(_json(part)) for part in parts]
         profile = run.assemble(of, measured, spec.name, base)
         profiles.save(profile)
         return profile.model_dump(mode="json")
@@ -92,16 +92,16 @@ def _calibrations(request: dict[str, Any], steps: Steps) -> dict[str, Any]:
 def _dryruns(request: dict[str, Any], steps: Steps) -> dict[str, Any]:
     from planner.running.validate.dryrun.run import RankReport, assemble, prepare
 
-    asked, spec = read(request, "dryrun", DryrunSpec)
-    ranks = steps.run_here("prepare", lambda: list(prepare(asked, spec.ranks).ranks))
+    traced_request, spec = read(request, "dryrun", DryrunSpec)
+    ranks = steps.run_here("prepare", lambda: list(prepare(traced_request, spec.ranks).ranks))
     traced = [
         steps.run_apart("trace", "trace", at=(100 * i, 100 * len(ranks)), rank=rank)
         for i, rank in enumerate(ranks)
     ]
 
     def report() -> dict[str, Any]:
-        reports = [RankReport.model_validate_json(_json(one)) for one in traced]
-        return assemble(prepare(asked, spec.ranks), reports).model_dump(mode="json")
+        reports = [RankReport.model_validate_json(_json(part)) for part in traced]
+        return assemble(prepare(traced_request, spec.ranks), reports).model_dump(mode="json")
 
     return {"report": steps.run_here("report", report)}
 
@@ -115,22 +115,22 @@ def _sweeps(request: dict[str, Any], steps: Steps) -> dict[str, Any]:
     # Their keys are kept, since they change where a site learns meanwhile.
     questions = list(grid.questions())
     different = {question.key: question.document for question in questions}
-    found: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
 
     def rows() -> dict[str, Any]:
-        results = {key: Result.model_validate_json(_json(one)) for key, one in found.items()}
+        results = {key: Result.model_validate_json(_json(part)) for key, part in answers.items()}
         return {"sweep": answered(grid, questions, results).model_dump(mode="json")}
 
     try:
         # Asked again is what a finished step found under other keys: by another build of the
         # planner, or before a site learned.
-        while left := {key: one for key, one in different.items() if key not in found}:
-            for chunk in _chunks(left, steps.settings.sweep_step_questions):
-                at = (len(found), len(different))
+        while waiting := {key: part for key, part in different.items() if key not in answers}:
+            for chunk in _chunks(waiting, steps.settings.sweep_step_questions):
+                at = (len(answers), len(different))
                 results = steps.run_apart("ask", "questions", at=at, questions=chunk)
-                found |= {key: one for key, one in results.items() if key in different}
+                answers |= {key: part for key, part in results.items() if key in different}
     except Cancelled as cancelled:
-        if found := found | dict(steps.parts):
+        if answers := answers | dict(steps.parts):
             cancelled.result = rows()
         raise
     return rows()

@@ -45,9 +45,11 @@ def restore(source: Path, url: str | None) -> list[str]:
 
     The service is to be stopped.
     """
-    there = [name for name in (*_DATABASES, *_FOLDERS) if data_folder(name).exists()]
-    if there:
-        detail = f"{data_folder('')} has {', '.join(there)}: move them away, or name another folder"
+    existing = [name for name in (*_DATABASES, *_FOLDERS) if data_folder(name).exists()]
+    if existing:
+        detail = (
+            f"{data_folder('')} has {', '.join(existing)}: move them away, or name another folder"
+        )
         raise refuse("", "exists", detail)
     try:
         with zipfile.ZipFile(source) as archive:
@@ -71,7 +73,7 @@ def _copies(folder: Path, url: str | None) -> list[Path]:
     if url is not None:
         _run("pg_dump", "--format=custom", "--no-owner", "-f", str(folder / _DUMP), url)
         return [folder / _DUMP]
-    found = []
+    copies = []
     for name in _DATABASES:
         if data_folder(name).exists():
             with (
@@ -79,8 +81,8 @@ def _copies(folder: Path, url: str | None) -> list[Path]:
                 closing(sqlite3.connect(folder / name)) as copy,
             ):
                 database.backup(copy)
-            found.append(folder / name)
-    return found
+            copies.append(folder / name)
+    return copies
 
 
 def _check(names: list[str], url: str | None) -> None:
@@ -99,10 +101,10 @@ def _folder_of(target: Path) -> Path:
     return target.parent
 
 
-def _run(program: str, *words: str) -> None:
+def _run(program: str, *arguments: str) -> None:
     if shutil.which(program) is None:
         raise refuse("", "missing", f"{program} is not installed: it comes with PostgreSQL")
-    done = subprocess.run([program, *words], capture_output=True, text=True)
+    done = subprocess.run([program, *arguments], capture_output=True, text=True)
     if done.returncode:
         # Its words may name the server, and never the password.
         raise refuse("", "database", f"{program}: {done.stderr.strip()[-300:]}")

@@ -23,8 +23,8 @@ FILE = "planner.sqlite"
 QUEUE_FILE = "jobs.sqlite"  # of DBOS, made after the other
 _BUSY_TIMEOUT_S = 5.0  # of SQLite: how long a writer waits for another one
 _CONNECT_S = 5
-_LEAST_FREE_BYTES = 1 << 20
-# Advisory locks of PostgreSQL, held while the tables are migrated, and by Database.alone.
+_MIN_FREE_BYTES = 1 << 20
+# Advisory locks of PostgreSQL, held while the tables are migrated, and by Database.exclusive.
 _LOCK, _ALONE = 7_215_900_001, 7_215_900_003
 # Of PostgreSQL: timeouts of a statement, of a lock and of the network.
 _TIMEOUTS = {
@@ -36,7 +36,7 @@ _TIMEOUTS = {
     "keepalives_interval": 3,
     "keepalives_count": 3,
 }
-_MISSING = ("42P01", "3F000")  # codes of PostgreSQL: no such table, no such schema
+_MISSING_CODES = ("42P01", "3F000")  # codes of PostgreSQL: no such table, no such schema
 _FIRST_WITH_ID = "0005"  # migration
 _WRITES = "writes"
 _INSERTS = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
@@ -95,17 +95,17 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
         """A transaction that only reads.  Raises Unavailable."""
-        with _told(), self.engine.begin() as connection:
+        with _translated(), self.engine.begin() as connection:
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[sa.Connection]:
         """A transaction that may write: all of it, or nothing.  Raises Unavailable."""
-        with _told(), self.engine.execution_options(**{_WRITES: True}).begin() as connection:
+        with _translated(), self.engine.execution_options(**{_WRITES: True}).begin() as connection:
             yield connection
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         """What runs inside runs at one server at a time, and may use the database.
 
         Raises Unavailable.
@@ -146,12 +146,12 @@ class Database:
         if not self.is_file:
             with self.reading() as connection:
                 if connection.scalar(sa.select(IDENTITY.c.id)) != self.id:
-                    raise Lost("the database was emptied or replaced", identity.way_out())
+                    raise Lost("the database was emptied or replaced", identity.remedy())
             return
         path = Path(str(self.engine.url.database))
         if not same_file(path, self.node):
             raise Unavailable("the database file was removed or replaced: restart the service")
-        if shutil.disk_usage(path.parent).free < _LEAST_FREE_BYTES:
+        if shutil.disk_usage(path.parent).free < _MIN_FREE_BYTES:
             raise Unavailable("the disk of the database is full")
 
     def close(self) -> None:
@@ -173,10 +173,10 @@ def damage(path: Path) -> str | None:
         with closing(
             sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         ) as connection:
-            found = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+            finding = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
     except sqlite3.DatabaseError as error:
         return str(error)
-    return None if found == "ok" else found
+    return None if finding == "ok" else finding
 
 
 def _check_lost(path: Path) -> None:
@@ -209,11 +209,11 @@ def _check_identity(connection: sa.Connection) -> None:
     except (OSError, ValueError) as error:
         raise Unavailable(f"{identity.NOTE} in the data folder cannot be read: {error}") from None
     if wrong:
-        raise Lost(f"the database is not the one that was here: {wrong}", identity.way_out())
+        raise Lost(f"the database is not the one that was here: {wrong}", identity.remedy())
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _translated() -> Iterator[None]:
     try:
         yield
     except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
@@ -221,8 +221,8 @@ def _told() -> Iterator[None]:
     except sa.exc.TimeoutError:
         raise Unavailable("all connections to the database are taken") from None
     except sa.exc.DBAPIError as error:
-        if getattr(error.orig, "sqlstate", None) in _MISSING:
-            raise Lost("the database was emptied: tables are missing", identity.way_out()) from None
+        if getattr(error.orig, "sqlstate", None) in _MISSING_CODES:
+            raise Lost("the database was emptied: tables are missing", identity.remedy()) from None
         if type(error) is sa.exc.DatabaseError:  # a file that is not one of SQLite
             raise Unavailable(str(error.orig)[:200]) from None
         if not error.connection_invalidated:
@@ -249,10 +249,10 @@ def _engine(url: str) -> sa.Engine:
     return engine
 
 
-def _connected(_: Any, __: Any, words: Any, options: Any) -> Any:
+def _connected(_: Any, __: Any, arguments: Any, options: Any) -> Any:
     from planner.running.store.postgres import TimeoutConnection
 
-    return TimeoutConnection.connect(*words, **options)
+    return TimeoutConnection.connect(*arguments, **options)
 
 
 def _sqlite(path: Path) -> sa.Engine:

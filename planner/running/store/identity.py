@@ -22,8 +22,7 @@ def found(connection: sa.Connection) -> str | None:
     """The id that the database has; None: it has none, or no table for it."""
     if not sa.inspect(connection).has_table(IDENTITY.name):
         return None
-    id: str | None = connection.scalar(sa.select(IDENTITY.c.id))
-    return id
+    return connection.scalar(sa.select(IDENTITY.c.id))
 
 
 def loss(connection: sa.Connection, has_tables: bool, keeps_an_id: bool) -> str | None:
@@ -44,7 +43,7 @@ def loss(connection: sa.Connection, has_tables: bool, keeps_an_id: bool) -> str 
     return "it is another one than before"
 
 
-def way_out() -> str:
+def remedy() -> str:
     """What an administrator does about it."""
     return (
         f"restore a backup, or begin anew: stop all services, make the database empty and move "
@@ -74,7 +73,7 @@ def _notes() -> dict[str, str]:
 
 
 def _address(url: sa.URL) -> str:
-    """Where a database is, without who asks and the password."""
+    """The address of a database, without user and password."""
     host = url.host or url.query.get("host", "")
     port = url.port or url.query.get("port", 5432)
     return f"{host}:{port}/{url.database}"

@@ -21,7 +21,7 @@ from planner.running.store.database import Database
 from planner.running.store.keys import claim as claim_key
 from planner.running.store.tables import JOB_EVENTS, JOBS
 
-MOST_EVENTS = 2000  # kept per job, the newest
+MAX_EVENTS = 2000  # kept per job, the newest
 
 
 class QueueFull(RuntimeError):
@@ -106,10 +106,10 @@ class Jobs:
         name = f"{kind[:2]}_{uuid.uuid4().hex}"
         with self._database.writing() as connection:
             if key is not None:
-                kept = claim_key(self._database, connection, caller, key, fingerprint, name)
-                if there := _job_row(connection, kept):
-                    return there, False
-                name = kept  # the new id, or that of a deleted job
+                claimed = claim_key(self._database, connection, caller, key, fingerprint, name)
+                if existing := _job_row(connection, claimed):
+                    return existing, False
+                name = claimed  # the new id, or that of a deleted job
             waiting = sa.select(sa.func.count()).where(JOBS.c.state == "queued")
             if (connection.scalar(waiting) or 0) >= most_waiting:
                 raise QueueFull(f"the queue is full: {most_waiting} jobs are waiting")
@@ -139,21 +139,21 @@ class Jobs:
         after: str | None = None,
     ) -> list[Job]:
         """Jobs, the newest first; after: the id of the last one of the page before."""
-        found = sa.select(JOBS).order_by(JOBS.c.created_at.desc(), JOBS.c.id.desc()).limit(limit)
+        query = sa.select(JOBS).order_by(JOBS.c.created_at.desc(), JOBS.c.id.desc()).limit(limit)
         if kind is not None:
-            found = found.where(JOBS.c.kind == kind)
+            query = query.where(JOBS.c.kind == kind)
         if state is not None:
-            found = found.where(JOBS.c.state == state)
+            query = query.where(JOBS.c.state == state)
         if after is not None:
             at = sa.select(JOBS.c.created_at).where(JOBS.c.id == after).scalar_subquery()
             same = sa.and_(JOBS.c.created_at == at, JOBS.c.id < after)
-            found = found.where(sa.or_(JOBS.c.created_at < at, same))
+            query = query.where(sa.or_(JOBS.c.created_at < at, same))
         with self._database.reading() as connection:
-            return [_job(row) for row in connection.execute(found)]
+            return [_job(row) for row in connection.execute(query)]
 
-    def events(self, id: str, after: int = 0, limit: int = MOST_EVENTS) -> list[JobEvent]:
+    def events(self, id: str, after: int = 0, limit: int = MAX_EVENTS) -> list[JobEvent]:
         """The events of a job after the one with this number."""
-        found = (
+        query = (
             sa.select(JOB_EVENTS)
             .where(JOB_EVENTS.c.job_id == id, JOB_EVENTS.c.number > after)
             .order_by(JOB_EVENTS.c.number)
@@ -162,7 +162,7 @@ class Jobs:
         with self._database.reading() as connection:
             return [
                 JobEvent(number=row.number, event=row.event, data=json.loads(row.data))
-                for row in connection.execute(found)
+                for row in connection.execute(query)
             ]
 
     def cancel(self, id: str) -> Job | None:
@@ -196,9 +196,9 @@ class Jobs:
 
     def unsent(self) -> list[Job]:
         """Queued jobs that DBOS does not have yet, the oldest first."""
-        found = sa.select(JOBS).where(JOBS.c.state == "queued", ~JOBS.c.sent)
+        query = sa.select(JOBS).where(JOBS.c.state == "queued", ~JOBS.c.sent)
         with self._database.reading() as connection:
-            return [_job(row) for row in connection.execute(found.order_by(JOBS.c.created_at))]
+            return [_job(row) for row in connection.execute(query.order_by(JOBS.c.created_at))]
 
     def sent(self, id: str) -> None:
         """Mark a job as enqueued with DBOS."""
@@ -207,18 +207,18 @@ class Jobs:
 
     def counts(self) -> tuple[dict[str, int], float]:
         """The number of jobs in each state, and the seconds that the oldest one has waited."""
-        found = sa.select(JOBS.c.state, sa.func.count(), sa.func.min(JOBS.c.created_at))
+        query = sa.select(JOBS.c.state, sa.func.count(), sa.func.min(JOBS.c.created_at))
         with self._database.reading() as connection:
-            rows = connection.execute(found.group_by(JOBS.c.state)).all()
+            rows = connection.execute(query.group_by(JOBS.c.state)).all()
         now = self._database.now()
         waited = max((now - first for state, _, first in rows if state == "queued"), default=0.0)
         return {state: count for state, count, _ in rows}, waited
 
     def unfinished(self) -> list[str]:
         """Ids of the jobs that DBOS was given and that have not ended."""
-        found = sa.select(JOBS.c.id).where(JOBS.c.state.not_in(OVER), JOBS.c.sent)
+        query = sa.select(JOBS.c.id).where(JOBS.c.state.not_in(OVER), JOBS.c.sent)
         with self._database.reading() as connection:
-            return list(connection.scalars(found))
+            return list(connection.scalars(query))
 
     def requeue(self, id: str, note: str = "") -> None:
         """Queue a job again from its first step; note: a line of its log that says why."""
@@ -259,12 +259,12 @@ class Jobs:
         with self._database.writing() as connection:
             job = _claimed_job(connection, claim)
             progress = progress or job.progress
-            told = [("log", {"text": text}) for text in logs]
+            events = [("log", {"text": text}) for text in logs]
             if (phase, progress) != (job.phase, job.progress):
                 _set(connection, claim.job_id, phase=phase, **progress.model_dump())
-                told.append(_progress_event(connection, claim.job_id))
-            if told:
-                _note(self._database, connection, claim.job_id, told)
+                events.append(_progress_event(connection, claim.job_id))
+            if events:
+                _note(self._database, connection, claim.job_id, events)
         return job.state
 
     def state(self, claim: Claim) -> State:
@@ -323,8 +323,8 @@ class Jobs:
 def _job_row(
     connection: sa.Connection, id: str, *conditions: sa.ColumnElement[bool], lock: bool = False
 ) -> Job | None:
-    found = sa.select(JOBS).where(JOBS.c.id == id, *conditions)
-    row = connection.execute(found.with_for_update() if lock else found).one_or_none()
+    query = sa.select(JOBS).where(JOBS.c.id == id, *conditions)
+    row = connection.execute(query.with_for_update() if lock else query).one_or_none()
     return None if row is None else _job(row)
 
 
@@ -367,7 +367,7 @@ def _note(
         for n, (event, data) in enumerate(events, start=number + 1)
     ]
     connection.execute(sa.insert(JOB_EVENTS), rows)
-    old = JOB_EVENTS.c.number <= number + len(rows) - MOST_EVENTS
+    old = JOB_EVENTS.c.number <= number + len(rows) - MAX_EVENTS
     connection.execute(sa.delete(JOB_EVENTS).where(of, old))
 
 

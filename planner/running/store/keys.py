@@ -42,8 +42,8 @@ def claim(
     }  # fmt: skip
     connection.execute(sa.delete(KEYS).where(KEYS.c.made_at < now - KEPT_S))
     connection.execute(database.insert(KEYS, row).on_conflict_do_nothing())
-    found = sa.select(KEYS).where(KEYS.c.owner == owner, KEYS.c.key == key)
-    kept = connection.execute(found).one()
-    if kept.fingerprint != fingerprint:
+    query = sa.select(KEYS).where(KEYS.c.owner == owner, KEYS.c.key == key)
+    stored = connection.execute(query).one()
+    if stored.fingerprint != fingerprint:
         raise Mismatch("this Idempotency-Key came before with another request")
-    return str(kept.answer_id)
+    return str(stored.answer_id)

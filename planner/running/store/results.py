@@ -18,8 +18,8 @@ class Results:
     def get(self, id: str) -> bytes | None:
         """The answer with this id, where it is (still) kept."""
         with self._database.reading() as connection:
-            found = connection.scalar(sa.select(RESULTS.c.content).where(RESULTS.c.id == id))
-        return None if found is None else bytes(found)
+            content = connection.scalar(sa.select(RESULTS.c.content).where(RESULTS.c.id == id))
+        return None if content is None else bytes(content)
 
     def put(self, id: str, content: bytes) -> None:
         """Keep an answer; the oldest others are deleted once all together exceed the limit."""

@@ -42,31 +42,31 @@ class SavedPlans:
             "saved_at": self._database.now(), "owner": owner or None,
         }  # fmt: skip
         with self._database.writing() as connection:
-            there = connection.scalar(_of(name, sa.select(SAVED_PLANS.c.name)))
+            existing = connection.scalar(_with_name(name, sa.select(SAVED_PLANS.c.name)))
             connection.execute(self._database.upsert(SAVED_PLANS, row, "name"))
-        return there is None
+        return existing is None
 
     def get(self, name: str) -> SavedPlan | None:
         """What is saved under a name."""
         with self._database.reading() as connection:
-            row = connection.execute(_of(name, sa.select(SAVED_PLANS))).one_or_none()
+            row = connection.execute(_with_name(name, sa.select(SAVED_PLANS))).one_or_none()
         return None if row is None else _plan(row)
 
     def delete(self, name: str) -> bool:
         """Forget a name; whether there was one."""
         with self._database.writing() as connection:
-            return bool(connection.execute(_of(name, sa.delete(SAVED_PLANS))).rowcount)
+            return bool(connection.execute(_with_name(name, sa.delete(SAVED_PLANS))).rowcount)
 
     def page(self, limit: int, after: str | None = None) -> list[SavedPlan]:
         """Saved plans in the order of their names, from behind one name on."""
-        found = sa.select(SAVED_PLANS).order_by(SAVED_PLANS.c.name).limit(limit)
+        query = sa.select(SAVED_PLANS).order_by(SAVED_PLANS.c.name).limit(limit)
         if after is not None:
-            found = found.where(SAVED_PLANS.c.name > after)
+            query = query.where(SAVED_PLANS.c.name > after)
         with self._database.reading() as connection:
-            return [_plan(row) for row in connection.execute(found)]
+            return [_plan(row) for row in connection.execute(query)]
 
 
-def _of(name: str, statement: Any) -> Any:
+def _with_name(name: str, statement: Any) -> Any:
     return statement.where(SAVED_PLANS.c.name == name)
 
 

@@ -26,7 +26,7 @@ class Servers:
 
     def renew(self, name: str, lease_s: float) -> bool:
         """Renew a lease; False if it has expired, and other servers take over the server's jobs."""
-        alive = sa.update(SERVERS).where(SERVERS.c.name == name, ~self._dead())
+        alive = sa.update(SERVERS).where(SERVERS.c.name == name, ~self._is_dead())
         with self._database.writing() as connection:
             done = connection.execute(alive.values(lease_until=self._clock() + lease_s))
             return bool(done.rowcount)
@@ -39,10 +39,10 @@ class Servers:
     def alive(self) -> set[str]:
         """The names that hold a lease; other names never return."""
         with self._database.writing() as connection:
-            connection.execute(sa.delete(SERVERS).where(self._dead()))
+            connection.execute(sa.delete(SERVERS).where(self._is_dead()))
             return set(connection.scalars(sa.select(SERVERS.c.name)))
 
-    def prove(self) -> None:
+    def check_writable(self) -> None:
         """Check that the database takes writes.  Raises Unavailable."""
         self._database.check()
         name = f"proof-{uuid.uuid4().hex}"
@@ -50,7 +50,7 @@ class Servers:
             connection.execute(sa.insert(SERVERS).values(name=name, lease_until=0.0))
             connection.execute(sa.delete(SERVERS).where(SERVERS.c.name == name))
 
-    def _dead(self) -> Any:
+    def _is_dead(self) -> Any:
         return SERVERS.c.lease_until < self._clock()
 
     def _clock(self) -> Any:

@@ -41,7 +41,7 @@ class Version:
 
     @property
     def digest(self) -> str:
-        """Of the content; empty where there is none."""
+        """The digest of the content; empty where there is none."""
         return hashlib.sha256(self.content.encode()).hexdigest() if self.content else ""
 
 
@@ -57,24 +57,24 @@ class SharedFiles:
         if self._database.is_file:
             return
         with self._database.reading() as connection:
-            found = connection.execute(sa.select(LIBRARY.c.kind, LIBRARY.c.name, LIBRARY.c.digest))
-            theirs = {Name(row.kind, row.name): str(row.digest) for row in found}
-        present = {name: digest for name, digest in theirs.items() if digest}
-        if present == {name: one.digest for name, one in _here().items()}:
-            self._synced = theirs
+            rows = connection.execute(sa.select(LIBRARY.c.kind, LIBRARY.c.name, LIBRARY.c.digest))
+            shared = {Name(row.kind, row.name): str(row.digest) for row in rows}
+        present = {name: digest for name, digest in shared.items() if digest}
+        if present == {name: v.digest for name, v in _local_versions().items()}:
+            self._synced = shared
             return
         with self._database.writing() as connection, _exclusive_lock():
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
-            self._agree(connection)
+            self._sync_all(connection)
 
-    def _agree(self, connection: sa.Connection) -> None:
-        here, there = _here(), _there(connection)
-        for name in here.keys() | there.keys():
-            ours, theirs = here.get(name), there.get(name)
-            chosen = _chosen(name, ours, theirs, self._synced.get(name))
-            if chosen.digest != (ours.digest if ours else ""):
+    def _sync_all(self, connection: sa.Connection) -> None:
+        local_versions, shared_versions = _local_versions(), _shared_versions(connection)
+        for name in local_versions.keys() | shared_versions.keys():
+            local, shared = local_versions.get(name), shared_versions.get(name)
+            chosen = _chosen(name, local, shared, self._synced.get(name))
+            if chosen.digest != (local.digest if local else ""):
                 _write(name, chosen)
-            if theirs is None or chosen.digest != theirs.digest:
+            if shared is None or chosen.digest != shared.digest:
                 row = {
                     **name._asdict(), "content": chosen.content, "digest": chosen.digest,
                     "changed_at": chosen.changed_at,
@@ -84,45 +84,45 @@ class SharedFiles:
 
 
 def _chosen(
-    name: Name, ours: Version | None, theirs: Version | None, agreed: str | None
+    name: Name, local: Version | None, shared: Version | None, agreed: str | None
 ) -> Version:
     """The version that both sides take; agreed: the digest when they last were equal."""
-    if theirs is None:
-        assert ours is not None
-        return ours
-    if ours is None:  # removed here, or never here
-        return Version(None, theirs.changed_at) if agreed == theirs.digest else theirs
-    if agreed == ours.digest:
-        return theirs
-    if agreed == theirs.digest:
-        return ours
-    if name.kind == "sites" and ours.content and theirs.content:
-        return _merged(ours, theirs)
-    return max(ours, theirs, key=lambda one: one.changed_at)
+    if shared is None:
+        assert local is not None
+        return local
+    if local is None:  # removed here, or never here
+        return Version(None, shared.changed_at) if agreed == shared.digest else shared
+    if agreed == local.digest:
+        return shared
+    if agreed == shared.digest:
+        return local
+    if name.kind == "sites" and local.content and shared.content:
+        return _merged(local, shared)
+    return max(local, shared, key=lambda v: v.changed_at)
 
 
-def _merged(ours: Version, theirs: Version) -> Version:
+def _merged(local: Version, shared: Version) -> Version:
     """A site with the runs of both, each once."""
-    assert ours.content is not None
-    assert theirs.content is not None
-    site = json.loads(theirs.content)
-    runs = {run["id"]: run for run in (*site["runs"], *json.loads(ours.content)["runs"])}
+    assert local.content is not None
+    assert shared.content is not None
+    site = json.loads(shared.content)
+    runs = {run["id"]: run for run in (*site["runs"], *json.loads(local.content)["runs"])}
     site["runs"] = sorted(runs.values(), key=lambda run: str(run["learned_at"]))
     content = json.dumps(site, indent=1, ensure_ascii=False) + "\n"
-    return Version(content, max(ours.changed_at, theirs.changed_at))
+    return Version(content, max(local.changed_at, shared.changed_at))
 
 
-def _here() -> dict[Name, Version]:
-    found = {}
+def _local_versions() -> dict[Name, Version]:
+    versions = {}
     for kind in KINDS:
         for path in data_folder(kind).glob("*.json"):
             with suppress(OSError, UnicodeDecodeError):  # just removed, or unreadable
                 changed_at = path.stat().st_mtime
-                found[Name(kind, path.stem)] = Version(path.read_text("utf-8"), changed_at)
-    return found
+                versions[Name(kind, path.stem)] = Version(path.read_text("utf-8"), changed_at)
+    return versions
 
 
-def _there(connection: sa.Connection) -> dict[Name, Version]:
+def _shared_versions(connection: sa.Connection) -> dict[Name, Version]:
     return {
         Name(row.kind, row.name): Version(row.content, row.changed_at)
         for row in connection.execute(sa.select(LIBRARY))

@@ -32,8 +32,8 @@ class Sites:
     def get(self, name: str) -> SiteRights | None:
         """The rights to a site; None: it has no owner."""
         with self._database.reading() as connection:
-            found = connection.execute(sa.select(SITES).where(SITES.c.name == name)).one_or_none()
-        return None if found is None else _rights(found)
+            row = connection.execute(sa.select(SITES).where(SITES.c.name == name)).one_or_none()
+        return None if row is None else _rights(row)
 
     def all(self) -> dict[str, SiteRights]:
         """The rights to all sites that have an owner, by name."""

@@ -36,7 +36,7 @@ from planner.documents.request import SearchSpec
 from planner.documents.typed_values import plain_object, require_object
 from planner.inputs.requests.parser import PARTS, parse_request
 
-MOST_QUESTIONS = 100_000
+MAX_QUESTIONS = 100_000
 _GRID = ("base", "axes", "points")
 _VARIED = tuple(part for part in PARTS if part not in ("guessed", "defaulted"))
 _FIELDS = {
@@ -111,8 +111,8 @@ class Grid:
         document = self.base
         for setting in settings:
             document = _with_field(document, setting)
-        given = {".".join(setting.path): setting.shown for setting in settings}
-        return Question({name: given.get(name) for name in self.inputs}, document)
+        values = {".".join(setting.path): setting.shown for setting in settings}
+        return Question({name: values.get(name) for name in self.inputs}, document)
 
     def settings(self, digits: Sequence[int]) -> list[Setting]:
         """The settings at these point indices; whole parts of a request before their fields."""
@@ -138,8 +138,8 @@ def parse_grid(document: Any, model_at: Callable[[str], Any] = lambda name: name
     grid = Grid(base, (*_points(document, model_at), *_axes(document, model_at)))
     if not grid.axes:
         raise refuse("/axes", "missing", "a sweep needs axes, or points")
-    if grid.count > MOST_QUESTIONS:
-        detail = f"a sweep has at most {MOST_QUESTIONS:,} questions, got {shown(grid.count)}"
+    if grid.count > MAX_QUESTIONS:
+        detail = f"a sweep has at most {MAX_QUESTIONS:,} questions, got {shown(grid.count)}"
         raise refuse("/axes", "too_large", detail, grid.count)
     _check_names(grid)
     _check_values(grid)
@@ -149,7 +149,7 @@ def parse_grid(document: Any, model_at: Callable[[str], Any] = lambda name: name
 def _points(document: Mapping[str, Any], model_at: Callable[[str], Any]) -> Iterator[Axis]:
     if "points" not in document:
         return
-    points = _listed("/points", document["points"])
+    points = _checked_list("/points", document["points"])
     for i, point in enumerate(points):
         require_object(join("/points", i), point, "an object of fields and values")
     yield tuple(
@@ -168,11 +168,11 @@ def _axes(document: Mapping[str, Any], model_at: Callable[[str], Any]) -> Iterat
         at = join("/axes", name)
         yield tuple(
             (_setting(name, at, join(at, i), value, model_at),)
-            for i, value in enumerate(_listed(at, values))
+            for i, value in enumerate(_checked_list(at, values))
         )
 
 
-def _listed(pointer: str, value: Any) -> list[Any]:
+def _checked_list(pointer: str, value: Any) -> list[Any]:
     if not isinstance(value, list):
         raise RequestError([wrong_type(pointer, "a list", value)])
     if not value:
@@ -190,12 +190,12 @@ def _path(name: str, pointer: str) -> Path:
         return path
     dotted = [f"{part}.{field}" for part, fields in _FIELDS.items() for field in sorted(fields)]
     # The most common mistake is the bare field name, as in the command line's options.
-    own = tuple(field for field in dotted if field.endswith(f".{name}"))
+    endings = tuple(field for field in dotted if field.endswith(f".{name}"))
     raise refuse(
         pointer,
         "unknown_field",
         f"no field {shown(name)!r} in a request: its parts are {', '.join(_VARIED)}",
-        did_you_mean=own or nearest(name, [*_VARIED, *dotted]),
+        did_you_mean=endings or nearest(name, [*_VARIED, *dotted]),
     )
 
 
@@ -203,17 +203,17 @@ def _check_names(grid: Grid) -> None:
     """Refuse a field that two axes vary, or that a point names twice."""
     seen: dict[Path, str] = {}
     for axis in grid.axes:
-        own: dict[Path, str] = {}
+        of_point: dict[Path, str] = {}
         for point in axis:
             if len({setting.path for setting in point}) < len(point):
                 where = point[0].pointer.rpartition("/")[0]
                 raise refuse(where, "inconsistent", "names a field twice")
-            own |= {setting.path: setting.pointer for setting in point}
-        for path, pointer in own.items():
+            of_point |= {setting.path: setting.pointer for setting in point}
+        for path, pointer in of_point.items():
             if path in seen:
                 detail = f"{'.'.join(path)} varies already at {seen[path]}"
                 raise refuse(pointer, "inconsistent", detail)
-        seen |= own
+        seen |= of_point
 
 
 def _setting(
@@ -232,10 +232,10 @@ def _model_document(pointer: str, model_at: Callable[[str], Any], name: str) -> 
         raise _with_pointers(error, lambda at: pointer + at.removeprefix("/model")) from None
 
 
-def _with_pointers(error: RequestError, place: Callable[[str], str]) -> RequestError:
-    """The error with its pointers mapped by `place`."""
+def _with_pointers(error: RequestError, moved: Callable[[str], str]) -> RequestError:
+    """The error with its pointers mapped by `moved`."""
     return RequestError(
-        problem.model_copy(update={"pointer": place(problem.pointer)}) for problem in error.problems
+        problem.model_copy(update={"pointer": moved(problem.pointer)}) for problem in error.problems
     )
 
 
@@ -243,10 +243,10 @@ def _with_field(document: Any, setting: Setting, depth: int = 0) -> Any:
     """A copy of the document with one field set."""
     if depth == len(setting.path):
         return setting.value
-    name, whole = setting.path[depth], setting.path[:depth]
+    name, parents = setting.path[depth], setting.path[:depth]
     if document is None:
         document = {}
-    if whole == ("cluster",) and isinstance(document, str):
+    if parents == ("cluster",) and isinstance(document, str):
         document = {"preset": document}
     if isinstance(document, dict):
         return document | {name: _with_field(document.get(name), setting, depth + 1)}
@@ -254,7 +254,7 @@ def _with_field(document: Any, setting: Setting, depth: int = 0) -> Any:
         i = int(name)
         return [*document[:i], _with_field(document[i], setting, depth + 1), *document[i + 1 :]]
     got = f"a list of {len(document)}" if isinstance(document, list) else repr(shown(document))
-    detail = f"{join('', *whole)} is {got}, which has no {name} to vary"
+    detail = f"{join('', *parents)} is {got}, which has no {name} to vary"
     raise refuse(setting.pointer, "inconsistent", detail)
 
 
@@ -262,15 +262,15 @@ def _check_values(grid: Grid) -> None:
     """Try every value once, with the first points of the other axes."""
     first = [0] * len(grid.axes)
     _try(grid, first)
-    found: dict[Problem, None] = {}
+    problems: dict[Problem, None] = {}
     for i, axis in enumerate(grid.axes):
         for digit in range(1, len(axis)):
             try:
                 _try(grid, [*first[:i], digit, *first[i + 1 :]])
             except RequestError as error:
-                found |= dict.fromkeys(error.problems)
-    if found:
-        raise RequestError(found)
+                problems |= dict.fromkeys(error.problems)
+    if problems:
+        raise RequestError(problems)
 
 
 def _try(grid: Grid, digits: Sequence[int]) -> None:
@@ -281,23 +281,23 @@ def _try(grid: Grid, digits: Sequence[int]) -> None:
     except Contradiction:
         return
     except RequestError as error:
-        alone = [problem for problem in error.problems if problem.code != "inconsistent"]
-        if alone:
+        certain = [problem for problem in error.problems if problem.code != "inconsistent"]
+        if certain:
             settings = grid.settings(digits)
-            places = {join("", *setting.path): setting.pointer for setting in settings}
+            pointers = {join("", *setting.path): setting.pointer for setting in settings}
             raise _with_pointers(
-                RequestError(alone), lambda at: _pointer_into_grid(at, places)
+                RequestError(certain), lambda at: _pointer_into_grid(at, pointers)
             ) from None
 
 
-def _pointer_into_grid(pointer: str, places: Mapping[str, str]) -> str:
+def _pointer_into_grid(pointer: str, pointers: Mapping[str, str]) -> str:
     """The pointer into the grid's document for a pointer into the request.
 
-    places: for each varied field, pointer in the request to pointer in the grid, deepest last.
+    pointers: for each varied field, pointer in the request to pointer in the grid, deepest last.
     """
     # If fields of a named cluster vary, its name has become the preset of an object.
     pointer = "/cluster" if pointer == "/cluster/preset" else pointer
-    for own, place in reversed(list(places.items())):
-        if pointer == own or pointer.startswith(own + "/"):
-            return place + pointer[len(own) :]
+    for known, target in reversed(list(pointers.items())):
+        if pointer == known or pointer.startswith(known + "/"):
+            return target + pointer[len(known) :]
     return "/base" + pointer

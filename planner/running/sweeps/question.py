@@ -79,20 +79,20 @@ def ask(document: dict[str, Any]) -> Result:
 
 def _answer(request: PlanRequest) -> Result:
     if request.plan is not None:
-        own = estimate(request, request.plan).estimate
-        return _figures(request, own, "fits" if own.fits else "does_not_fit")
+        priced = estimate(request, request.plan).estimate
+        return _figures(request, priced, "fits" if priced.fits else "does_not_fit")
     # The same as plan_answers.find, without the Pareto front, the baseline and the launch files.
-    found = fastest(request).outcome
+    outcome = fastest(request).outcome
     model = cost_model(request)
-    if found.best:
-        return _figures(request, report(model, request, found.best[0]), "fits")
-    if found.nearest:
-        nearest = report(model, request, found.nearest[0])
-        reason = "; ".join(one.text for one in memory_reasons(request, nearest))
+    if outcome.best:
+        return _figures(request, report(model, request, outcome.best[0]), "fits")
+    if outcome.nearest:
+        nearest = report(model, request, outcome.nearest[0])
+        reason = "; ".join(r.text for r in memory_reasons(request, nearest))
     else:
-        assert found.counts is not None
-        conflicts = [one.text for one in limit_conflicts(request)]
-        reasons = conflicts or found.counts.examples.values()
+        assert outcome.counts is not None
+        conflicts = [r.text for r in limit_conflicts(request)]
+        reasons = conflicts or outcome.counts.examples.values()
         reason = "no plan is legal: " + "; ".join(reasons)
     accelerators = request.cluster.accelerators
     return Result(outcome="nothing_fits", reason=reason, accelerators=accelerators)

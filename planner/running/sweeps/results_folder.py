@@ -36,11 +36,11 @@ class ResultsFolder:
         """Write a result atomically."""
         write_whole(self.path / f"{key}.json", result.model_dump_json(exclude_none=True))
 
-    def results(self, wanted: Collection[str]) -> dict[str, Result]:
+    def results(self, keys: Collection[str]) -> dict[str, Result]:
         """The stored results of these questions; missing and unreadable ones are left out."""
-        found = {}
+        by_key = {}
         for path in self.path.glob("*.json"):
-            if path.stem in wanted:
+            if path.stem in keys:
                 with suppress(OSError, ValidationError):  # a corrupt file: it is asked again
-                    found[path.stem] = Result.model_validate_json(path.read_bytes())
-        return found
+                    by_key[path.stem] = Result.model_validate_json(path.read_bytes())
+        return by_key

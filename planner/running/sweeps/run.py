@@ -43,7 +43,7 @@ class Shard:
 
     def part(self, questions: Iterable[Question]) -> list[Question]:
         """Its questions; neighbours, which take about equally long, go to different shards."""
-        return [one for i, one in enumerate(questions) if i % self.of == self.number - 1]
+        return [q for i, q in enumerate(questions) if i % self.of == self.number - 1]
 
 
 class SweepAnswer(Document):
@@ -86,14 +86,14 @@ def sweep(
     if workers is not None and (not isinstance(workers, int) or workers < 1):
         raise refuse("/workers", "greater_than_equal", f"must be >= 1, got {shown(workers)}")
     questions = Shard.parse(shard).part(grid.questions())
-    kept = ResultsFolder(folder).opened() if folder else None
-    results = _stored_answers([kept] if kept else [], questions)
-    left = {one.key: one.document for one in questions if one.key not in results}
-    if left:
-        done, total = len(results), len(results) + len(left)
-        for key, result in watch(answers(left, backend, workers), done, total):
-            if kept:
-                kept.keep(key, result)
+    opened = ResultsFolder(folder).opened() if folder else None
+    results = _stored_answers([opened] if opened else [], questions)
+    open_documents = {q.key: q.document for q in questions if q.key not in results}
+    if open_documents:
+        done, total = len(results), len(results) + len(open_documents)
+        for key, result in watch(answers(open_documents, backend, workers), done, total):
+            if opened:
+                opened.keep(key, result)
             results[key] = result
     return answered(grid, questions, results)
 
@@ -109,16 +109,16 @@ def merge(grid: Grid, folders: Iterable[Path]) -> SweepAnswer:
 def _stored_answers(
     folders: Iterable[ResultsFolder], questions: Iterable[Question]
 ) -> dict[str, Result]:
-    wanted = {one.key for one in questions}
+    keys = {q.key for q in questions}
     results: dict[str, Result] = {}
     for folder in folders:
-        results |= folder.results(wanted)
+        results |= folder.results(keys)
     return results
 
 
 def answered(grid: Grid, questions: Iterable[Question], results: dict[str, Result]) -> SweepAnswer:
     """A row for each of a grid's questions, from results by key."""
     missing = Result(outcome="not_asked")
-    rows = tuple(row(one.inputs, results.get(one.key, missing)) for one in questions)
-    counted: Counter[Any] = Counter(one["outcome"] for one in rows)
+    rows = tuple(row(q.inputs, results.get(q.key, missing)) for q in questions)
+    counted: Counter[Any] = Counter(r["outcome"] for r in rows)
     return SweepAnswer(version=__version__, inputs=grid.inputs, outcomes=dict(counted), rows=rows)

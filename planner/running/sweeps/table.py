@@ -63,8 +63,8 @@ def csv_bytes(inputs: Sequence[str], rows: Iterable[Row]) -> bytes:
     writer = csv.writer(text)
     names = [*inputs, *COLUMNS]
     writer.writerow(names)
-    for one in rows:
-        cells = (one[name] for name in names)
+    for r in rows:
+        cells = (r[name] for name in names)
         writer.writerow(["" if cell is None else _csv_cell(cell) for cell in cells])
     return text.getvalue().encode()
 
@@ -87,9 +87,9 @@ def parquet_bytes(inputs: Sequence[str], rows: Sequence[Row]) -> bytes:
         float: pyarrow.float64(),
         str: pyarrow.string(),
     }
-    kinds = {name: _common([one[name] for one in rows]) for name in inputs} | COLUMNS
+    kinds = {name: _common([r[name] for r in rows]) for name in inputs} | COLUMNS
     columns = {
-        name: pyarrow.array([_as(kind, one[name]) for one in rows], arrow[kind])
+        name: pyarrow.array([_converted(kind, r[name]) for r in rows], arrow[kind])
         for name, kind in kinds.items()
     }
     data = io.BytesIO()
@@ -107,7 +107,7 @@ def _common(values: Iterable[Any]) -> type:
     return kinds.pop() if len(kinds) == 1 else str
 
 
-def _as(kind: type, value: Any) -> Any:
+def _converted(kind: type, value: Any) -> Any:
     if value is None:
         return None
     return value_words(value) if kind is str else kind(value)

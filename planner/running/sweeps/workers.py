@@ -16,7 +16,7 @@ from planner.documents.problems import refuse, shown
 from planner.running.sweeps.question import Result, ask
 
 # Consecutive rounds without an answer that end because workers died.
-MOST_FAILURES = 3
+MAX_FAILURES = 3
 # Longer than any question takes.
 PATIENCE_S = 3600.0
 # After this idle time a worker exits, since its sweep may have been killed.
@@ -54,26 +54,26 @@ def answers(
     """
     from joblib import Parallel, delayed, parallel_config
 
-    left, failures = dict(questions), 0
+    rest, failures = dict(questions), 0
     with BACKENDS[backend](workers) as ready:
-        while left:
-            before = len(left)
+        while rest:
+            before = len(rest)
             try:
                 with parallel_config(ready.name, n_jobs=workers or -1, **ready.options):
                     # One question per batch, so that each answer is returned at once.
                     run = Parallel(
                         batch_size=1, return_as="generator_unordered", timeout=ready.patience_s
                     )
-                for key, result in run(delayed(_ask)(*item) for item in list(left.items())):
-                    del left[key]
+                for key, result in run(delayed(_ask)(*item) for item in list(rest.items())):
+                    del rest[key]
                     yield key, result
             except ready.died as error:
-                failures = failures + 1 if len(left) == before else 1
-                if failures == MOST_FAILURES:
-                    detail = f"workers died {failures} times at the last {len(left):,} questions"
+                failures = failures + 1 if len(rest) == before else 1
+                if failures == MAX_FAILURES:
+                    detail = f"workers died {failures} times at the last {len(rest):,} questions"
                     raise WorkersLost(detail) from error
                 # The fatal question is among the first, so reverse the order to ask it last.
-                left = dict(reversed(left.items()))
+                rest = dict(reversed(rest.items()))
 
 
 def _ask(key: str, document: Document) -> tuple[str, Result]:
@@ -88,7 +88,7 @@ def _local(workers: int | None) -> Iterator[Ready]:
 @contextmanager
 def _ray(workers: int | None) -> Iterator[Ready]:
     """The Ray cluster of this process or of $RAY_ADDRESS, or else a new local one."""
-    _need("ray")
+    _require("ray")
     import ray
     from joblib import register_parallel_backend
     from ray.exceptions import OutOfMemoryError, RayActorError
@@ -99,25 +99,25 @@ def _ray(workers: int | None) -> Iterator[Ready]:
     streaming = type("StreamingRayBackend", (RayBackend,), {"supports_return_generator": True})
     register_parallel_backend("ray", streaming)
     address = os.environ.get("RAY_ADDRESS")
-    here = {} if address else {"num_cpus": workers}
-    own = not ray.is_initialized()
-    if own:
-        with _reaching(address):
-            ray.init(log_to_driver=False, logging_level=logging.ERROR, **here)
+    limits = {} if address else {"num_cpus": workers}
+    starts = not ray.is_initialized()
+    if starts:
+        with _connecting(address):
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **limits)
     # Until its shutdown, Ray prints the state of its workers to standard output, where the answer
     # belongs.
     with redirect_stdout(sys.stderr):
         try:
             yield Ready("ray", (RayActorError, OutOfMemoryError))
         finally:
-            if own:
+            if starts:
                 ray.shutdown()
 
 
 @contextmanager
 def _dask(workers: int | None) -> Iterator[Ready]:
     """The Dask client of this process or of $DASK_SCHEDULER_ADDRESS, or else a new local one."""
-    _need("dask", "distributed")
+    _require("dask", "distributed")
     from multiprocessing import TimeoutError  # the one that joblib raises
 
     import dask
@@ -128,7 +128,7 @@ def _dask(workers: int | None) -> Iterator[Ready]:
         client = nullcontext(get_client())
     except ValueError:
         if address := dask.config.get("scheduler-address", None):
-            with _reaching(address):
+            with _connecting(address):
                 client = Client()
         else:
             client = Client(n_workers=workers, threads_per_worker=1, dashboard_address=None)
@@ -138,7 +138,7 @@ def _dask(workers: int | None) -> Iterator[Ready]:
 
 
 @contextmanager
-def _reaching(address: str | None) -> Iterator[None]:
+def _connecting(address: str | None) -> Iterator[None]:
     """Raise RequestError if no cluster answers at the address."""
     try:
         yield
@@ -152,7 +152,7 @@ def _reaching(address: str | None) -> Iterator[None]:
 _PACKAGES = {"dask": "dask distributed", "ray": "ray"}
 
 
-def _need(extra: str, module: str | None = None) -> None:
+def _require(extra: str, module: str | None = None) -> None:
     if find_spec(module or extra) is None:
         detail = f"needs {extra.capitalize()}: pip install {_PACKAGES[extra]}"
         raise refuse("/backend", "not_installed", detail, extra)

@@ -54,20 +54,20 @@ def native(request: PlanRequest, *, compiled: bool | None = None) -> Native:
     accelerators of the request, unless they are CPUs.
     Raises Unsupported, with all reasons, if the script cannot come close.
     """
-    given = request.named_plan
+    named = request.named_plan
     compiled = not on_cpus(request.cluster) if compiled is None else compiled
     differences: list[Difference] = []
-    model = _with_changes("model", request.model, _model(request.model, given), differences)
+    model = _with_changes("model", request.model, _model(request.model, named), differences)
     model = _encoders(model, differences)
     training = _with_changes(
-        "training", request.training, _training(request.training, given), differences
+        "training", request.training, _training(request.training, named), differences
     )
-    plan = _with_changes("plan", given, _plan(given, model, compiled), differences)
-    asked = request.model_copy(update={"model": model, "training": training, "plan": plan})
-    reasons = FRAMEWORK.reasons(asked, plan)
+    plan = _with_changes("plan", named, _plan(named, model, compiled), differences)
+    changed = request.model_copy(update={"model": model, "training": training, "plan": plan})
+    reasons = FRAMEWORK.reasons(changed, plan)
     if reasons:
         raise Unsupported(FRAMEWORK.title, reasons)
-    return Native(asked, tuple(differences))
+    return Native(changed, tuple(differences))
 
 
 def _with_changes(
@@ -76,10 +76,10 @@ def _with_changes(
     """The spec with the changes applied; those that change a value are recorded as differences."""
     update: dict[str, Any] = {}
     for name, used, why in changes:
-        asked = getattr(spec, name)
-        if asked != used:
+        given = getattr(spec, name)
+        if given != used:
             update[name] = used
-            differences.append(Difference(field=f"{part}/{name}", asked=asked, used=used, why=why))
+            differences.append(Difference(field=f"{part}/{name}", asked=given, used=used, why=why))
     return spec.model_copy(update=update)
 
 
@@ -87,8 +87,8 @@ def _model(model: ModelSpec, plan: ParallelPlan) -> Iterator[Change]:
     padded = int(padded_vocab_size(model.vocab_size, plan.tp))
     yield "vocab_size", padded, "padded to a multiple of 128 tp, as every framework pads it"
     if plan.pp > 1:
-        why = "the ends of a pipeline hold a table each, and the script ties none over stages"
-        yield "tied_embeddings", False, why
+        reason = "the ends of a pipeline hold a table each, and the script ties none over stages"
+        yield "tied_embeddings", False, reason
 
 
 def _encoders(model: ModelSpec, differences: list[Difference]) -> ModelSpec:
@@ -96,10 +96,10 @@ def _encoders(model: ModelSpec, differences: list[Difference]) -> ModelSpec:
     unknown = sum(encoder.other_parameters for encoder in model.encoders)
     if not unknown:
         return model
-    why = "of biases and tables whose number alone is known nothing can be built"
+    reason = "of biases and tables whose number alone is known nothing can be built"
     field = "model/encoders/other_parameters"
-    differences.append(Difference(field=field, asked=unknown, used=0, why=why))
-    built = tuple(one.model_copy(update={"other_parameters": 0}) for one in model.encoders)
+    differences.append(Difference(field=field, asked=unknown, used=0, why=reason))
+    built = tuple(e.model_copy(update={"other_parameters": 0}) for e in model.encoders)
     return model.model_copy(update={"encoders": built})
 
 
@@ -132,8 +132,8 @@ def _plan(plan: ParallelPlan, model: ModelSpec, compiled: bool) -> Iterator[Chan
     if plan.cp > 1 and plan.cp_kind != "a2a" and patterns.in_order(model):
         yield "cp_kind", "a2a", "states pass from rank to rank in the order of the tokens"
     elif plan.cp > 1 and plan.cp_kind == "p2p":
-        why = "torch's ring is experimental and runs on GPUs only; keys and values are gathered"
-        yield "cp_kind", "all_gather", why
+        reason = "torch's ring is experimental and runs on GPUs only; keys and values are gathered"
+        yield "cp_kind", "all_gather", reason
     yield from _sharded(plan)
     if plan.pp > 1 and plan.vpp > 1:
         yield "overlap_p2p", True, "torch's schedules of several stages per rank always overlap"
@@ -149,35 +149,35 @@ def _sharded(plan: ParallelPlan) -> Iterator[Change]:
     if plan.zero_stage in (1, 2):
         stage = 3 if data > 1 else 0
         yield "zero_stage", stage, "FSDP2 shards weights between steps as well"
-        why = "FSDP2 without resharding: weights stay gathered, as ZeRO-1 and 2 keep them whole"
-        yield "reshard_after_forward", False, why
+        reason = "FSDP2 without resharding: weights stay gathered, as ZeRO-1 and 2 keep them whole"
+        yield "reshard_after_forward", False, reason
     elif plan.zero_stage == 3 and plan.pp > 1:
-        why = "FSDP2 keeps gathered weights from one micro-batch of a pipeline to the next"
-        yield "reshard_after_forward", False, why
+        reason = "FSDP2 keeps gathered weights from one micro-batch of a pipeline to the next"
+        yield "reshard_after_forward", False, reason
     if plan.zero_stage and data > 1:
         yield "overlap_param_gather", True, "FSDP2 always gathers ahead"
 
 
 def _eager(plan: ParallelPlan, model: ModelSpec, compiled: bool) -> Iterator[Change]:
     """The first reason not to compile, where the plan does."""
-    for plain, why in (
+    for plain, reason in (
         (plan.tp > 1, "compiled layers over tp train wrongly in torch 2.13"),
         (bool(patterns.layers(model)), "loops over chunks of a sequence would be unrolled"),
         (model.moe is not None, "routing depends on the data, which no compiled layer allows"),
         (not compiled, "compiling takes longer than the run, and a CPU's kernels are others"),
     ):
         if plain and plan.compile:
-            yield "compile", False, why
+            yield "compile", False, reason
             break
 
 
 def _recompute(plan: ParallelPlan) -> Iterator[Change]:
     if plan.recompute == "selective":
-        kept = tuple(name for name in plan.recompute_modules if name in _MODULES)
-        if kept != plan.recompute_modules:
-            why = "torch's checkpointing has no such module apart"
-            yield "recompute_modules", kept, why
-            if not kept:
-                yield "recompute", "none", why
+        known = tuple(name for name in plan.recompute_modules if name in _MODULES)
+        if known != plan.recompute_modules:
+            reason = "torch's checkpointing has no such module apart"
+            yield "recompute_modules", known, reason
+            if not known:
+                yield "recompute", "none", reason
     if plan.recompute == "full" and plan.recompute_method == "uniform":
         yield "recompute_num_layers", 1, "the script checkpoints layer by layer"

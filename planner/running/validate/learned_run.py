@@ -45,16 +45,16 @@ def learn(request: PlanRequest, report: ValidationReport, warmup_steps: int = 0)
     if request.site is None:
         return ""
     ran = PlanRequest.model_validate(report.request).cluster.groups[0].accelerator.id
-    wanted = request.cluster.groups[0].accelerator.id
-    why = f"it ran on {ran}, the site's plan is for {wanted}"
-    if ran == wanted:
+    expected = request.cluster.groups[0].accelerator.id
+    reason = f"it ran on {ran}, the site's plan is for {expected}"
+    if ran == expected:
         try:
-            own = measured_run(report, storage.find(request.site), "planner validate", warmup_steps)
-            site, _ = storage.learn(request.site, (own,))
+            run = measured_run(report, storage.find(request.site), "planner validate", warmup_steps)
+            site, _ = storage.learn(request.site, (run,))
         except RequestError as error:
-            why = "; ".join(problem.detail for problem in error.problems)
+            reason = "; ".join(problem.detail for problem in error.problems)
         except ValueError as error:
-            why = str(error)
+            reason = str(error)
         else:
-            return f"site {site.name} has learned it as run {own.id[:6]}, {len(site.runs)} in all"
-    return f"site {request.site} has not learned it: {why}"
+            return f"site {site.name} has learned it as run {run.id[:6]}, {len(site.runs)} in all"
+    return f"site {request.site} has not learned it: {reason}"

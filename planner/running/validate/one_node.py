@@ -84,33 +84,35 @@ def judged(document: Any) -> ValidationReport:
     return compare(as_run, small, answer, results, {}, Tolerance())
 
 
-def _is_whole(result: RankResult) -> bool:
+def _is_complete(result: RankResult) -> bool:
     """Whether a rank took steps and measured memory, as the script does."""
     return bool(result.amounts is not None and result.step_s and result.losses)
 
 
-def _results(given: Any, ranks: int) -> list[RankResult]:
+def _results(ranks_left: Any, ranks: int) -> list[RankResult]:
     """The result of every rank, in order of rank.  Raises RequestError."""
-    if not isinstance(given, list | tuple) or not all(isinstance(one, Mapping) for one in given):
-        raise RequestError([wrong_type("/ranks", "a list of what ranks left", given)])
-    found: dict[int, RankResult] = {}
+    if not isinstance(ranks_left, list | tuple) or not all(
+        isinstance(d, Mapping) for d in ranks_left
+    ):
+        raise RequestError([wrong_type("/ranks", "a list of what ranks left", ranks_left)])
+    by_rank: dict[int, RankResult] = {}
     problems = []
-    for i, one in enumerate(given[:MOST_RANKS]):
+    for i, item in enumerate(ranks_left[:MOST_RANKS]):
         try:
-            result = RankResult.model_validate(one)
+            result = RankResult.model_validate(item)
         except ValidationError:
             result = None
-        if result is None or not _is_whole(result):
+        if result is None or not _is_complete(result):
             detail = f"file {i + 1} is no rank-N.json of the script"
             problems.append(problem(f"/ranks/{i}", "not_a_result", detail))
         else:
-            found[result.rank] = result
+            by_rank[result.rank] = result
     if problems:
         raise RequestError(problems)
-    if sorted(found) != list(range(ranks)):
-        names = ", ".join(result_file(rank) for rank in range(ranks) if rank not in found)
+    if sorted(by_rank) != list(range(ranks)):
+        names = ", ".join(result_file(rank) for rank in range(ranks) if rank not in by_rank)
         detail = f"{ranks} ranks were to run; {names or 'too many'} " + (
             "is missing" if names else "came back"
         )
         raise refuse("/ranks", "incomplete", detail)
-    return [found[rank] for rank in range(ranks)]
+    return [by_rank[rank] for rank in range(ranks)]

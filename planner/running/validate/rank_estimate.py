@@ -51,7 +51,7 @@ def expected(request: PlanRequest, rank: int) -> Expected:
     in_flight = float(memory.in_flight[rank, 0])
     stages = layout(request)
     activations = parts["activations"] + _ends(g, plan, slot, in_flight)
-    held = {
+    states = {
         "parameter_bytes": parts["weights"],
         "gathered_bytes": _one(gathered_bytes(s, g, slot)),
         "gradient_bytes": parts["gradients"],
@@ -59,12 +59,12 @@ def expected(request: PlanRequest, rank: int) -> Expected:
         "activation_bytes": activations,
     }
     peak = float(memory.allocated_bytes[rank, 0])
-    amounts = {**held, "working_bytes": peak - sum(held.values()), "peak_bytes": peak}
-    own = [i for i, owner in enumerate(stages.owner) if owner == rank]
+    amounts = {**states, "working_bytes": peak - sum(states.values()), "peak_bytes": peak}
+    chunks = [i for i, owner in enumerate(stages.owner) if owner == rank]
     return Expected(
         Amounts(**{name: round(value) for name, value in amounts.items()}),
         in_flight,
-        tuple(dict(_saved(s, g, stages, i)) for i in own),
+        tuple(dict(_saved(s, g, stages, i)) for i in chunks),
         round(_one(g.bytes.message)),
     )
 
@@ -82,8 +82,8 @@ def _ends(g: KeyedPlans, plan: ParallelPlan, slot: int, in_flight: float) -> flo
     """
     losses = _one(g.micro_batches) if SCHEDULES[plan.schedule].keeps_all else 1.0
     first, last = (_one(row[slot]) > 0 for row in (g.table.first, g.table.last))
-    kept = in_flight * _one(g.bytes.embedding_saved) if first else 0.0
-    return kept + (losses * _one(g.bytes.head_saved) if last else 0.0)
+    embedding = in_flight * _one(g.bytes.embedding_saved) if first else 0.0
+    return embedding + (losses * _one(g.bytes.head_saved) if last else 0.0)
 
 
 def _saved(
@@ -97,9 +97,9 @@ def _saved(
         for tensor in saved_tensors(records):
             total[f"{whose}{tensor.name}"] += times * _one(tensor_bytes(tensor, d))
 
-    for records, held, again in zip(g.micro.layers, stages.layers, stages.recomputed, strict=True):
-        add(records, held[index] - again[index])
-        total["layer input"] += again[index] * _one(layer_input_bytes(s.model, d))
+    for records, size, redone in zip(g.micro.layers, stages.layers, stages.recomputed, strict=True):
+        add(records, size[index] - redone[index])
+        total["layer input"] += redone[index] * _one(layer_input_bytes(s.model, d))
     add(g.micro.embedding, float(stages.first[index]))
     for encoder in g.micro.encoders:
         add(encoder.records, float(stages.first[index]), "encoder ")

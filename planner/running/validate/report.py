@@ -91,20 +91,18 @@ def spread(ranks: Sequence[RankResult]) -> Spread:
 
 def time_terms(estimate: PlanReport, ranks: Sequence[RankResult], median_s: float) -> list[Term]:
     """The parts of the busiest rank's step time, from profiled steps scaled to unprofiled ones."""
-    busiest = max(ranks, key=lambda rank: _busy(rank.parts_s))
+    busiest = max(
+        ranks, key=lambda r: r.parts_s.get("forward", 0.0) + r.parts_s.get("backward", 0.0)
+    )
     scale = median_s / busiest.profiled_step_s if busiest.profiled_step_s else 0.0
     return [
         Term(
             name=name,
-            predicted=sum(estimate.time_parts_s.get(part, 0.0) for part in theirs),
+            predicted=sum(estimate.time_parts_s.get(part, 0.0) for part in parts),
             measured=scale * busiest.parts_s.get(name, 0.0),
         )
-        for name, theirs in PARTS.items()
+        for name, parts in PARTS.items()
     ]
-
-
-def _busy(parts_s: Mapping[str, float]) -> float:
-    return parts_s.get("forward", 0.0) + parts_s.get("backward", 0.0)
 
 
 def fullest(ranks: Sequence[RankResult]) -> RankResult:
@@ -143,47 +141,47 @@ def judge_time(predicted_s: float, measured: Spread, tolerance: float) -> Outcom
     """
     low, high = predicted_s / (1 + tolerance), predicted_s / (1 - min(tolerance, 0.999))
     miss = predicted_s / measured.median - 1
-    said = (
+    text = (
         f"predicted {seconds(predicted_s)}, measured {seconds(measured.median)} "
         f"({seconds(measured.p10)} to {seconds(measured.p90)}, {measured.n} steps): "
         f"{share(abs(miss))} too {'long' if miss > 0 else 'short'}, allowed {share(tolerance)}"
     )
     if low <= measured.p10 and measured.p90 <= high:
-        return Outcome(verdict="within", why=said)
+        return Outcome(verdict="within", why=text)
     if measured.p90 < low or measured.p10 > high:
-        return Outcome(verdict="outside", why=said)
-    return Outcome(verdict="inside the noise", why=f"{said}; the repeats scatter across that line")
+        return Outcome(verdict="outside", why=text)
+    return Outcome(verdict="inside the noise", why=f"{text}; the repeats scatter across that line")
 
 
 def judge_memory(predicted_bytes: float, measured_bytes: float, tolerance: float) -> Outcome:
     """Within if the error of the predicted peak is not above the tolerance."""
     miss = predicted_bytes / measured_bytes - 1
-    said = (
+    text = (
         f"predicted {size(predicted_bytes)}, measured {size(measured_bytes)}: {share(abs(miss))} "
         f"too {'much' if miss > 0 else 'little'}, allowed {share(tolerance)}"
     )
-    return Outcome(verdict="within" if abs(miss) <= tolerance else "outside", why=said)
+    return Outcome(verdict="within" if abs(miss) <= tolerance else "outside", why=text)
 
 
 def judge_gradients(errors: Mapping[str, float]) -> Outcome:
     """Within if every gradient equals that of one process up to the order of fp32 sums."""
     name, worst = max(errors.items(), key=lambda item: item[1])
-    said = (
+    text = (
         f"{len(errors)} gradients against one process: relative error at most {worst:.1e} ({name})"
         f", allowed {GRADIENT_TOLERANCE:g}"
     )
-    return Outcome(verdict="within" if worst <= GRADIENT_TOLERANCE else "outside", why=said)
+    return Outcome(verdict="within" if worst <= GRADIENT_TOLERANCE else "outside", why=text)
 
 
-def named_term(terms: Sequence[Term], words: Any) -> str:
+def named_term(terms: Sequence[Term], format_value: Any) -> str:
     """A sentence on the term with the largest error."""
     off = max(terms, key=lambda term: abs(term.measured - term.predicted))
-    was, is_ = words(off.predicted), words(off.measured)
+    was, is_ = format_value(off.predicted), format_value(off.measured)
     return f"most of it in {off.name}, predicted {was} and measured {is_}"
 
 
 def overall(outcomes: Mapping[str, Outcome]) -> Verdict:
     """The worst verdict of all outcomes."""
-    found = {outcome.verdict for outcome in outcomes.values()}
+    verdicts = {outcome.verdict for outcome in outcomes.values()}
     order: tuple[Verdict, ...] = ("outside", "inside the noise", "within")
-    return next(verdict for verdict in order if verdict in found)
+    return next(verdict for verdict in order if verdict in verdicts)

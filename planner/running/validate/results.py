@@ -33,9 +33,9 @@ class StoredValidation(Spec):
         """The result in one line."""
         report = self.report
         measured = report["measured_iteration_time_s"]["median"]
-        where = "scaled down" if report.get("scaled_from") else "as it is"
+        scale = "scaled down" if report.get("scaled_from") else "as it is"
         return (
-            f"validated {self.made_at:%Y-%m-%d}, {where}: {report['verdict']}, "
+            f"validated {self.made_at:%Y-%m-%d}, {scale}: {report['verdict']}, "
             f"{measured:.4g} s measured, {report['predicted_iteration_time_s']:.4g} s predicted"
         )
 
@@ -49,26 +49,26 @@ def keep(
     """
     now = made_at or datetime.now(UTC)
     name = f"{_key(request)}-{now:%Y%m%dT%H%M%S%f}"
-    kept = StoredValidation(id=name, made_at=now, request=request.document(), report=report)
-    write_whole(_folder() / f"{name}.json", kept.model_dump_json(indent=1))
-    return kept
+    stored = StoredValidation(id=name, made_at=now, request=request.document(), report=report)
+    write_whole(_folder() / f"{name}.json", stored.model_dump_json(indent=1))
+    return stored
 
 
-def about(request: PlanRequest) -> list[StoredValidation]:
+def of_request(request: PlanRequest) -> list[StoredValidation]:
     """The validations of this request's plan, the latest first."""
     return list(_read(f"{_key(request)}-*.json"))
 
 
 def everything() -> list[StoredValidation]:
     """All validations, the latest first."""
-    return sorted(_read("*.json"), key=lambda kept: kept.made_at, reverse=True)
+    return sorted(_read("*.json"), key=lambda v: v.made_at, reverse=True)
 
 
 def find(name: str) -> StoredValidation:
     """The validation with this id.  Raises RequestError if there is none."""
-    for kept in everything():
-        if kept.id == name:
-            return kept
+    for stored in everything():
+        if stored.id == name:
+            return stored
     raise refuse(
         "/id", "unknown_name", f"no validation {name[:80]!r} is kept; `planner validations`"
     )

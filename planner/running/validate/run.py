@@ -77,7 +77,9 @@ class Prepared:
     @property
     def exact(self) -> bool:
         """Whether the timed run's gradients can be compared with those of one process."""
-        return self.small.request.training.precision == "fp32" and not _drops(self.small.request)
+        return self.small.request.training.precision == "fp32" and not _drops_out(
+            self.small.request
+        )
 
 
 def validate(
@@ -94,12 +96,12 @@ def validate(
     that cannot run, RunFailed for a run that failed.
     """
     require_torch()
-    asked = options or Options()
+    chosen = options or Options()
     prepared = prepare_here(request)
     with own_folder(output) as folder:
-        if asked.check_numerics:
-            run_reference(prepared, asked, folder, progress)
-        return run(prepared, asked, folder, progress)
+        if chosen.check_numerics:
+            run_reference(prepared, chosen, folder, progress)
+        return run(prepared, chosen, folder, progress)
 
 
 def prepare_here(request: PlanRequest) -> Prepared:
@@ -116,8 +118,8 @@ def prepare_here(request: PlanRequest) -> Prepared:
 
 def run_reference(prepared: Prepared, options: Options, folder: Path, progress: Progress) -> None:
     """Write the gradients of one process into the folder, for `run`.  Raises RunFailed."""
-    small, what = prepared.small.request, "one process for comparison: "
-    _run(folder / REFERENCE, small, alone(small), options, what, progress, ranks=1)
+    small, prefix = prepared.small.request, "one process for comparison: "
+    _run(folder / REFERENCE, small, alone(small), options, prefix, progress, ranks=1)
 
 
 def run(
@@ -135,8 +137,8 @@ def run(
             words=COMPARABLE, warmup_steps=0, steps=0, profiled_steps=0, memory=False,
             gradients="compare", reference=reference, threads=1,
         )  # fmt: skip
-        what = "numerics: "
-        errors |= _errors(_run(folder / "numerics", small.request, job, options, what, progress))
+        prefix = "numerics: "
+        errors |= _errors(_run(folder / "numerics", small.request, job, options, prefix, progress))
     compared = bool(reference) and prepared.exact
     job = Job(
         warmup_steps=options.warmup_steps, steps=options.steps,
@@ -158,10 +160,10 @@ def require_torch() -> None:
     """Raise RequestError without torch, or with one that the training script can't run on."""
     if find_spec("torch") is None:
         raise refuse("", "not_installed", f"a run needs torch: {_INSTALL}")
-    found = version("torch")
-    if tuple(int(part) for part in re.findall(r"\d+", found)[:2]) < OLDEST_TORCH:
+    torch = version("torch")
+    if tuple(int(part) for part in re.findall(r"\d+", torch)[:2]) < OLDEST_TORCH:
         oldest = ".".join(map(str, OLDEST_TORCH))
-        text = f"the training script needs torch {oldest} or later, found {found[:40]}: {_INSTALL}"
+        text = f"the training script needs torch {oldest} or later, found {torch[:40]}: {_INSTALL}"
         raise refuse("", "not_installed", text)
 
 
@@ -174,7 +176,7 @@ def _has_gpu() -> bool:
     return local.cluster().groups[0].accelerator.id != local.CPU_ID
 
 
-def _drops(request: PlanRequest) -> bool:
+def _drops_out(request: PlanRequest) -> bool:
     return request.model.hidden_dropout > 0 or request.model.attention_dropout > 0
 
 
@@ -193,7 +195,7 @@ def alone(request: PlanRequest) -> Job:
 
 
 def _run(
-    folder: Path, request: PlanRequest, job: Job, options: Options, what: str, progress: Progress,
+    folder: Path, request: PlanRequest, job: Job, options: Options, prefix: str, progress: Progress,
     ranks: int | None = None,
 ) -> list[RankResult]:  # fmt: skip
     ranks = ranks or request.named_plan.accelerators
@@ -203,7 +205,7 @@ def _run(
         ranks,
         options.limits,
         port=options.port,
-        progress=lambda text: progress(what + text),
+        progress=lambda text: progress(prefix + text),
     )
     return collect(folder, ranks)
 
@@ -211,7 +213,7 @@ def _run(
 @contextmanager
 def own_folder(output: Path | None) -> Iterator[Path]:
     """A folder for the files of a run; without `output` a temporary one, which is removed."""
-    own = output is None
+    temporary = output is None
     try:
         if output is None:
             output = Path(tempfile.mkdtemp(prefix="planner-validate-"))
@@ -219,13 +221,13 @@ def own_folder(output: Path | None) -> Iterator[Path]:
         if any(output.iterdir()):
             raise refuse("", "file_exists", f"{output} is not empty")
     except OSError as error:
-        where = output or tempfile.gettempdir()
-        raise refuse("", "cannot_write", f"cannot write {where}: {error.strerror}") from None
+        place = output or tempfile.gettempdir()
+        raise refuse("", "cannot_write", f"cannot write {place}: {error.strerror}") from None
     try:
         with disk_full_as_run_failure(output):
             yield output.resolve()
     finally:
-        if own:
+        if temporary:
             shutil.rmtree(output)
 
 
@@ -274,20 +276,20 @@ def compare(
 ) -> report.ValidationReport:
     """The report: predictions, measurements and the verdict."""
     estimate, measured = answer.estimate, report.spread(results)
-    most = report.fullest(results)
+    fullest = report.fullest(results)
     in_time = report.time_terms(estimate, results, measured.median)
     # On a CPU there is no allocator peak, so the peaks of tensors are compared.
-    *in_memory, tensors = report.memory_terms(small.request, most)
-    peak = estimate.memory.allocated_bytes if most.allocator_peak_bytes else tensors.predicted
+    *in_memory, tensors = report.memory_terms(small.request, fullest)
+    peak = estimate.memory.allocated_bytes if fullest.allocator_peak_bytes else tensors.predicted
     outcomes = {
         "time": report.judge_time(estimate.iteration_time_s, measured, tolerance.time),
-        "memory": report.judge_memory(peak, report.measured_peak_bytes(most), tolerance.memory),
+        "memory": report.judge_memory(peak, report.measured_peak_bytes(fullest), tolerance.memory),
     }
     named = {"time": (in_time, seconds), "memory": (in_memory, size)}
-    for name, (terms, words) in named.items():
+    for name, (terms, format_value) in named.items():
         if outcomes[name].verdict != "within":
-            why = f"{outcomes[name].why}; {report.named_term(terms, words)}"
-            outcomes[name] = report.Outcome(verdict=outcomes[name].verdict, why=why)
+            reason = f"{outcomes[name].why}; {report.named_term(terms, format_value)}"
+            outcomes[name] = report.Outcome(verdict=outcomes[name].verdict, why=reason)
     if errors:
         outcomes["gradients"] = report.judge_gradients(errors)
     return report.ValidationReport(
@@ -297,7 +299,7 @@ def compare(
         predicted_iteration_time_s=estimate.iteration_time_s,
         measured_iteration_time_s=measured,
         predicted_peak_bytes=peak,
-        measured_peak_bytes=report.measured_peak_bytes(most),
+        measured_peak_bytes=report.measured_peak_bytes(fullest),
         gradient_max_relative_error=max(errors.values()) if errors else None,
         verdict=report.overall(outcomes),
         environment=environment(results),
@@ -316,12 +318,12 @@ def compare(
 
 def _predictions(request: PlanRequest, answer: EstimateAnswer) -> dict[str, float]:
     """Predicted iteration time by profile; for a calibrated profile, also without it."""
-    found = {answer.profile.id: answer.estimate.iteration_time_s}
+    by_profile = {answer.profile.id: answer.estimate.iteration_time_s}
     if answer.profile.kind == "calibrated":
-        before = request.model_copy(update={"profile": None})
-        usual = plan_answers.estimate(before, before.named_plan)
-        found[usual.profile.id] = usual.estimate.iteration_time_s
-    return found
+        unprofiled = request.model_copy(update={"profile": None})
+        default_answer = plan_answers.estimate(unprofiled, unprofiled.named_plan)
+        by_profile[default_answer.profile.id] = default_answer.estimate.iteration_time_s
+    return by_profile
 
 
 def environment(results: list[RankResult]) -> dict[str, Any]:
@@ -340,12 +342,12 @@ def environment(results: list[RankResult]) -> dict[str, Any]:
 
 def _caveats(as_native: Native, small: Scaled, results: list[RankResult]) -> Iterator[str]:
     """Notes on what the run does not show, or does differently from the asked plan."""
-    for one in as_native.differences:
-        yield f"{one.field}: {_words(one.asked)} ran as {_words(one.used)}: {one.why}"
+    for d in as_native.differences:
+        yield f"{d.field}: {_text(d.asked)} ran as {_text(d.used)}: {d.why}"
     for change in small.changes:
         if change.hides:
             yield (
-                f"{change.field} scaled from {_words(change.was)} to {_words(change.now)}, which "
+                f"{change.field} scaled from {_text(change.was)} to {_text(change.now)}, which "
                 f"hides {change.hides}"
             )
     if results[0].device == "cpu":
@@ -362,7 +364,7 @@ def _caveats(as_native: Native, small: Scaled, results: list[RankResult]) -> Ite
         yield "the loss did not go down"
 
 
-def _words(value: Any) -> str:
+def _text(value: Any) -> str:
     from planner.documents.formats import value_words
 
     return value_words(value) or "none"

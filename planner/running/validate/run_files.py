@@ -19,7 +19,7 @@ from planner.running.validate.dryrun.trace_result import Amounts
 from planner.running.validate.ranks.saved_rows import SavedRow
 
 SCRIPT, JOB, LOGS, GRADIENTS = "train.py", "job.json", "logs", "gradients"
-MOST_STEPS = 1000
+MAX_STEPS = 1000
 
 # The measured parts of one rank's step time; PARTS maps them to parts of the estimate.
 MEANING: dict[str, str] = {
@@ -35,7 +35,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     for measured in MEANING
 }
 
-Steps = Annotated[int, Field(ge=0, le=MOST_STEPS)]
+Steps = Annotated[int, Field(ge=0, le=MAX_STEPS)]
 
 
 class Job(Document):

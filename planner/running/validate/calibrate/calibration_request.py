@@ -32,8 +32,8 @@ def names(name: str, extends: str | None) -> str:
         raise refuse("/name", "wrong_name", detail, name)
     if name in profiles.profiles():
         raise refuse("/name", "name_taken", f"{name} is a built-in profile", name)
-    usual = extends or local.cluster().groups[0].accelerator.efficiency_profile or FALLBACK
-    return looked_up("/extends", lambda: profiles.profile(usual)).id
+    default = extends or local.cluster().groups[0].accelerator.efficiency_profile or FALLBACK
+    return looked_up("/extends", lambda: profiles.profile(default)).id
 
 
 def of_plan(request: PlanRequest, budget_s: float) -> tuple[PlanRequest, list[tuple[int, Job]]]:

@@ -22,22 +22,22 @@ def timed_on_all_ranks(run: Callable[[], dict[str, float]], repeats: int) -> dic
 
     A barrier before every repeat makes all ranks start at the same time.
     """
-    found: dict[str, list[float]] = {}
+    by_name: dict[str, list[float]] = {}
     for repeat in range(repeats + 1):
         dist.barrier()
         answer = run()
         if repeat:
             for name, seconds in answer.items():
-                found.setdefault(name, []).append(seconds)
-    return found
+                by_name.setdefault(name, []).append(seconds)
+    return by_name
 
 
 def collective(c: Collective, clock: Clock) -> dict[str, Any]:
     """The time of a collective over all ranks, or of a message between ranks 0 and 1."""
     ranks, rank = dist.get_world_size(), dist.get_rank()
     count = max(c.bytes // 4 // ranks, 1)
-    whole, part = (torch.ones(n, device=clock.device) for n in (count * ranks, count))
-    other = torch.empty_like(whole)
+    full, part = (torch.ones(n, device=clock.device) for n in (count * ranks, count))
+    other = torch.empty_like(full)
     often = 10 if c.bytes <= 2**20 else 2
 
     def message() -> None:
@@ -46,14 +46,14 @@ def collective(c: Collective, clock: Clock) -> dict[str, Any]:
             return
         for sender in (0, 1):
             op = dist.isend if rank == sender else dist.irecv
-            for work in dist.batch_isend_irecv([dist.P2POp(op, whole, 1 - rank)]):
+            for work in dist.batch_isend_irecv([dist.P2POp(op, full, 1 - rank)]):
                 work.wait()
 
     calls: dict[str, Callable[[], Any]] = {
-        "all_reduce": lambda: dist.all_reduce(whole),
-        "all_gather": lambda: dist.all_gather_into_tensor(whole, part),
-        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole),
-        "all_to_all": lambda: dist.all_to_all_single(other, whole),
+        "all_reduce": lambda: dist.all_reduce(full),
+        "all_gather": lambda: dist.all_gather_into_tensor(full, part),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, full),
+        "all_to_all": lambda: dist.all_to_all_single(other, full),
         "send_recv": message,
     }
     call, halves = calls[c.op], 2 if c.op == "send_recv" else 1
@@ -65,7 +65,7 @@ def collective(c: Collective, clock: Clock) -> dict[str, Any]:
         return {"call": (clock.now() - start) / often / halves}
 
     seconds = timed_on_all_ranks(run, 7)["call"]
-    return {"op": c.op, "ranks": ranks, "bytes": whole.nbytes, **point(seconds)}
+    return {"op": c.op, "ranks": ranks, "bytes": full.nbytes, **point(seconds)}
 
 
 def crowding(clock: Clock) -> Iterator[dict[str, Any]]:
@@ -80,28 +80,28 @@ def crowding(clock: Clock) -> Iterator[dict[str, Any]]:
     for name, (kernel, often) in kernels.items():
 
         def run(kernel: Callable[[], Any] = kernel, often: int = often) -> dict[str, float]:
-            found = {}
+            times = {}
             for key, everyone in (("alone", False), ("together", True)):
                 dist.barrier()
                 start = clock.now()
                 if everyone or dist.get_rank() == 0:
                     for _ in range(often):
                         kernel()
-                found[key] = (clock.now() - start) / often
-            return found
+                times[key] = (clock.now() - start) / often
+            return times
 
-        found = timed_on_all_ranks(run, 7)
-        alone = sorted(found["alone"])[len(found["alone"]) // 2]
+        times = timed_on_all_ranks(run, 7)
+        alone_s = sorted(times["alone"])[len(times["alone"]) // 2]
         yield {
-            "kernel": name, "ranks": dist.get_world_size(), "alone_s": alone,
-            **point(found["together"]),
+            "kernel": name, "ranks": dist.get_world_size(), "alone_s": alone_s,
+            **point(times["together"]),
         }  # fmt: skip
 
 
 def contention(size: int, clock: Clock) -> dict[str, Any]:
     """The time that GEMMs lose while an all-reduce of about half their length overlaps them."""
     a = torch.randn(GEMM, GEMM, device=clock.device)
-    whole = torch.ones(size // 4, device=clock.device)
+    full = torch.ones(size // 4, device=clock.device)
 
     def gemms(count: int) -> None:
         for _ in range(count):
@@ -114,20 +114,20 @@ def contention(size: int, clock: Clock) -> dict[str, Any]:
         return clock.now() - start
 
     def run() -> dict[str, float]:
-        alone_s = seconds(lambda: dist.all_reduce(whole))
+        alone_s = seconds(lambda: dist.all_reduce(full))
         one_s = seconds(lambda: gemms(8)) / 8
         count = max(int(2 * alone_s / one_s), 1)
         kernels_s = seconds(lambda: gemms(count))
 
         def both() -> None:
-            work = dist.all_reduce(whole, async_op=True)
+            work = dist.all_reduce(full, async_op=True)
             gemms(count)
             work.wait()
 
         return {"collective": alone_s, "lost": max(seconds(both) - kernels_s, 0.0)}
 
-    found = timed_on_all_ranks(run, 9)
-    collective_s = sorted(found["collective"])[len(found["collective"]) // 2]
+    times = timed_on_all_ranks(run, 9)
+    collective_s = sorted(times["collective"])[len(times["collective"]) // 2]
     return {
-        "ranks": dist.get_world_size(), "collective_s": collective_s, **point(found["lost"]),
+        "ranks": dist.get_world_size(), "collective_s": collective_s, **point(times["lost"]),
     }  # fmt: skip

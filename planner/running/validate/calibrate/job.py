@@ -68,7 +68,7 @@ class Kernels(Spec):
     def once(self) -> Kernels:
         """The kernels without repetitions, in order."""
         fields = ((name, getattr(self, name)) for name in Kernels.model_fields)
-        return Kernels(**{name: tuple(dict.fromkeys(found)) for name, found in fields})
+        return Kernels(**{name: tuple(dict.fromkeys(kernels)) for name, kernels in fields})
 
 
 class Collective(Spec):

@@ -29,19 +29,19 @@ class Bench:
 
     def points(self, kernels: Kernels) -> Points:
         """The measured points of these kernels, until the time budget is used up."""
-        found: Points = {"gemm": [], "attention": [], "passes": []}
+        by_kind: Points = {"gemm": [], "attention": [], "passes": []}
         for name, of in (
             ("attention", self.attention),
             ("passes", self.pass_),
             ("gemm", self.gemm),
         ):
-            for one in getattr(kernels, name):
+            for kernel in getattr(kernels, name):
                 if self.clock.over:
                     self.left_out += 1
                 else:
-                    self.say(f"{name} {getattr(one, 'kernel', '')}".strip())
-                    found[name] += of(one)
-        return found
+                    self.say(f"{name} {getattr(kernel, 'kernel', '')}".strip())
+                    by_kind[name] += of(kernel)
+        return by_kind
 
     def gemm(self, g: Gemm) -> Iterator[dict[str, Any]]:
         """The three products of a linear layer (forward, two gradients), in their layouts."""
@@ -69,11 +69,11 @@ class Bench:
                 for heads in (s.attention_heads, s.attention_kv_heads, s.attention_kv_heads)
             )
 
-        found = passes(self.clock, self.script.CoreAttention(), inputs)
+        times = passes(self.clock, self.script.CoreAttention(), inputs)
         for direction, share in (("forward", 1.0), ("backward", FLASH_BACKWARD_FLOP)):
             yield {
                 "precision": self.precision, "direction": direction, "head_dim": s.head_dim,
-                "seq_length": a.seq_length, "flop": a.flop * share, **point(found[direction]),
+                "seq_length": a.seq_length, "flop": a.flop * share, **point(times[direction]),
             }  # fmt: skip
 
     def pass_(self, p: Pass) -> Iterator[dict[str, Any]]:
@@ -82,17 +82,17 @@ class Bench:
         if make is None:
             return
         function, inputs, weights = make(self, p)
-        found = passes(self.clock, function, inputs, weights)
+        times = passes(self.clock, function, inputs, weights)
         if p.kernel in ("add", "bias"):
             # The backward work of both is a sum (of two branches' gradients, or of a bias's), which
             # the forward function here computes.
-            found["backward"] = found["forward"]
+            times["backward"] = times["forward"]
         sides = {"forward": p.forward_bytes, "backward": p.backward_bytes}
         for direction, moved in sides.items():
             if moved > 0:
                 yield {
                     "precision": self.precision, "kernel": p.kernel, "direction": direction,
-                    "bytes": moved, **point(found[direction]),
+                    "bytes": moved, **point(times[direction]),
                 }  # fmt: skip
 
     def leaf(self, *size: int) -> torch.Tensor:
@@ -150,16 +150,16 @@ def _rope(b: Bench, p: Pass) -> Made:
 
 def _embedding(b: Bench, p: Pass) -> Made:
     s = p.shape
-    words = nn.Embedding(s.vocab, s.hidden, **b.like)
-    places = nn.Embedding(s.tokens, s.hidden, **b.like)
+    token_table = nn.Embedding(s.vocab, s.hidden, **b.like)
+    position = nn.Embedding(s.tokens, s.hidden, **b.like)
     learned = b.script.C.position == "learned"
 
     def embed(tokens: torch.Tensor) -> torch.Tensor:
         if not learned:
-            return words(tokens)  # type: ignore[no-any-return]
-        return words(tokens) + places(torch.arange(s.tokens, device=tokens.device)[None])  # type: ignore[no-any-return]
+            return token_table(tokens)  # type: ignore[no-any-return]
+        return token_table(tokens) + position(torch.arange(s.tokens, device=tokens.device)[None])  # type: ignore[no-any-return]
 
-    weights = [words.weight, places.weight] if learned else [words.weight]
+    weights = [token_table.weight, position.weight] if learned else [token_table.weight]
     return embed, lambda: (b.tokens(s),), weights
 
 

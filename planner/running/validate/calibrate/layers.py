@@ -83,12 +83,12 @@ def wrapper(name: str, wrapped: Stage, plain: Stage, clock: Clock) -> Iterator[d
         last = wrapped.passes(clock, sync=True)
         plain.passes(clock)
         plain.clear()
-        alone = plain.passes(clock)
+        unwrapped = plain.passes(clock)
         wrapped.clear()
         plain.clear()
         return {
-            "forward": later["forward"] - alone["forward"],
-            "backward": later["backward"] - alone["backward"],
+            "forward": later["forward"] - unwrapped["forward"],
+            "backward": later["backward"] - unwrapped["backward"],
             "reduce": last["backward"] - later["backward"],
         }
 

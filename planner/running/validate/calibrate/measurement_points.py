@@ -70,18 +70,16 @@ def full(
     model: ModelSpec, training: TrainingSpec, ranks: Iterable[int], budget_s: float
 ) -> list[tuple[int, Job]]:
     """The measurement jobs of the full set; model: an example for model-dependent measurements."""
-    found = [_grid()]
+    parts = [_grid()]
     for width, length, gated in product(WIDTHS, SEQ_LENGTHS, (False, True)):
         example = _example(model, width, gated)
-        wanted = training.model_copy(update={"seq_length": length})
-        kernels = kernels_of(
-            example, wanted, ParallelPlan(runtime="torch", cross_entropy="unfused")
-        )
-        found.append(kernels.model_copy(update={"gemm": ()}))
+        long = training.model_copy(update={"seq_length": length})
+        kernels = kernels_of(example, long, ParallelPlan(runtime="torch", cross_entropy="unfused"))
+        parts.append(kernels.model_copy(update={"gemm": ()}))
     merged = Kernels(
-        gemm=tuple(g for kernels in found for g in kernels.gemm),
-        attention=tuple(a for kernels in found for a in kernels.attention),
-        passes=tuple(p for kernels in found for p in kernels.passes),
+        gemm=tuple(g for kernels in parts for g in kernels.gemm),
+        attention=tuple(a for kernels in parts for a in kernels.attention),
+        passes=tuple(p for kernels in parts for p in kernels.passes),
     ).once()
     jobs = [(1, _alone(model, training, merged, budget_s))]
     return jobs + [(n, _together(model, training, n == 2, budget_s)) for n in ranks if n > 1]
@@ -117,8 +115,8 @@ def _alone(model: ModelSpec, training: TrainingSpec, kernels: Kernels, budget_s:
         budget_s=budget_s,
         kernels=kernels,
         small=layer,
-        small_words=_words(small),
-        large_words=_words(_small(model, LARGE)),
+        small_words=_script_config(small),
+        large_words=_script_config(_small(model, LARGE)),
     )
 
 
@@ -126,7 +124,7 @@ def _together(model: ModelSpec, training: TrainingSpec, split: bool, budget_s: f
     return Job(
         precision=training.precision,
         budget_s=budget_s,
-        small_words=_words(_small(model, SMALL)),
+        small_words=_script_config(_small(model, SMALL)),
         collectives=tuple(Collective(op=o, bytes=b) for o in COLLECTIVES for b in MESSAGES),
         tensor_parallel=split,
     )
@@ -145,7 +143,7 @@ def _small(model: ModelSpec, width: int) -> ModelSpec:
     )  # fmt: skip
 
 
-def _words(model: ModelSpec) -> dict[str, Any]:
+def _script_config(model: ModelSpec) -> dict[str, Any]:
     """The CONFIG entries of a script that trains this model on one rank."""
     names = (
         "hidden_size", "num_attention_heads", "num_query_groups", "head_dim", "ffn_hidden_size",
@@ -162,8 +160,8 @@ def _words(model: ModelSpec) -> dict[str, Any]:
 def kernels_of(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Kernels:
     """Every kernel of a plan's micro-batch that a single rank can run, each once."""
     micro = micro_batch(model, training, Plans.from_rows([plan]))
-    found = [record for records in micro.layers for record in records]
-    every = [*found, *micro.embedding, *micro.head]
+    of_layers = [record for records in micro.layers for record in records]
+    every = [*of_layers, *micro.embedding, *micro.head]
     return _kernels(model, every, _shape(model, training, plan)).once()
 
 

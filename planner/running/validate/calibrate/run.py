@@ -37,11 +37,11 @@ def calibrate(
     Raises RunFailed if a worker fails, RequestError without torch.
     """
     require_torch()
-    found = []
+    measurements = []
     for ranks, job in jobs:
         with tempfile.TemporaryDirectory(prefix="planner-calibrate-") as folder:
-            found.append(measure(Path(folder), request, ranks, job, limits, progress))
-    return assemble(request, found, name, extends)
+            measurements.append(measure(Path(folder), request, ranks, job, limits, progress))
+    return assemble(request, measurements, name, extends)
 
 
 def assemble(
@@ -49,9 +49,9 @@ def assemble(
 ) -> Calibration:
     """The profile from the measurements on this machine."""
     points: dict[str, list[Any]] = {}
-    for one in measurements:
-        for kind, some in one.points.items():
-            points.setdefault(kind, []).extend(some)
+    for measured in measurements:
+        for kind, rows in measured.points.items():
+            points.setdefault(kind, []).extend(rows)
     device = measurements[-1].device if measurements else "cpu"
     return Calibration(
         id=name,
@@ -64,7 +64,7 @@ def assemble(
             "torch": version("torch"),
             "communication": "nccl" if device == "cuda" else "gloo",
         },
-        notes=tuple(note for one in measurements for note in one.notes),
+        notes=tuple(note for m in measurements for note in m.notes),
         points=Points.model_validate_json(json.dumps(points)),
     )
 
@@ -78,11 +78,13 @@ def measure(
     progress: Callable[[str], None],
 ) -> Measured:
     """The measurements of one job, run in an empty folder.  Raises RunFailed."""
-    who = f"{ranks} process{'es' * (ranks > 1)}: "
+    head = f"{ranks} process{'es' * (ranks > 1)}: "
     script = FRAMEWORK.render(request, request.named_plan).files[run_files.SCRIPT]
     (folder / run_files.SCRIPT).write_text(script, encoding="utf-8")
     (folder / run_files.JOB).write_text(job.model_dump_json(), encoding="utf-8")
-    process.launch(folder, ranks, limits, module=WORKER, progress=lambda text: progress(who + text))
+    process.launch(
+        folder, ranks, limits, module=WORKER, progress=lambda text: progress(head + text)
+    )
     try:
         return Measured.model_validate_json((folder / RESULT).read_bytes())
     except (OSError, ValidationError):

@@ -14,7 +14,7 @@ LEAST_REPEATS, MOST_REPEATS = 3, 15
 ENOUGH_S = 0.4  # time after which a point is no longer repeated
 # Bytes of other operands used before the same operands again, so that caches are as in training.
 FOOTPRINT_BYTES = 96 * 2**20
-MOST_COPIES = 16
+MAX_COPIES = 16
 
 
 @dataclass
@@ -53,20 +53,20 @@ def point(seconds: Sequence[float]) -> dict[str, float | int]:
 def repeated(run: Callable[[], dict[str, float]]) -> dict[str, list[float]]:
     """The seconds of each repeat that `run` returns, by name, after one warm-up."""
     run()
-    found: dict[str, list[float]] = {}
+    by_name: dict[str, list[float]] = {}
     start, count = time.perf_counter(), 0
     while count < LEAST_REPEATS or (
         count < MOST_REPEATS and time.perf_counter() - start < ENOUGH_S
     ):
         for name, seconds in run().items():
-            found.setdefault(name, []).append(seconds)
+            by_name.setdefault(name, []).append(seconds)
         count += 1
-    return found
+    return by_name
 
 
 def copies(bytes_each: float) -> int:
     """The number of operand sets to cycle through so that caches do not hold them."""
-    return int(np.clip(FOOTPRINT_BYTES / max(bytes_each, 1.0), 2, MOST_COPIES))
+    return int(np.clip(FOOTPRINT_BYTES / max(bytes_each, 1.0), 2, MAX_COPIES))
 
 
 def passes(
@@ -77,18 +77,18 @@ def passes(
 ) -> dict[str, list[float]]:
     """Seconds per call of a function and of its backward pass: all calls forward, then backward."""
     first = inputs()
-    held = sum(tensor.nbytes for tensor in first) + function(*first).nbytes
-    sets = [first, *(inputs() for _ in range(copies(held) - 1))]
+    set_bytes = sum(tensor.nbytes for tensor in first) + function(*first).nbytes
+    sets = [first, *(inputs() for _ in range(copies(set_bytes) - 1))]
 
     def run() -> dict[str, float]:
         start = clock.now()
-        outputs = [function(*one) for one in sets]
+        outputs = [function(*tensors) for tensors in sets]
         forward = clock.now() - start
         gradients = [torch.ones_like(output) for output in outputs]
         start = clock.now()
         torch.autograd.backward(outputs, gradients)
         backward = clock.now() - start
-        for tensor in (*weights, *(tensor for one in sets for tensor in one)):
+        for tensor in (*weights, *(tensor for tensors in sets for tensor in tensors)):
             tensor.grad = None
         return {"forward": forward / len(sets), "backward": backward / len(sets)}
 
@@ -102,8 +102,8 @@ def calls(
 
     def run() -> dict[str, float]:
         start = clock.now()
-        for one in sets:
-            function(*one)
+        for arguments in sets:
+            function(*arguments)
         return {"call": (clock.now() - start) / len(sets)}
 
     return repeated(run)["call"]

@@ -37,10 +37,10 @@ class Worker:
         self.world = {"dp_replicate": ranks, "global_batch_size": ranks}  # nothing is split
         torch.manual_seed(0)
 
-    def script(self, **words: Any) -> Any:
+    def script(self, **settings: Any) -> Any:
         """The training script, set up on this rank with these CONFIG entries replaced."""
         script = load_script(self.folder / run_files.SCRIPT)
-        script.configure([f"{name}={value}" for name, value in {**self.base, **words}.items()])
+        script.configure([f"{name}={value}" for name, value in {**self.base, **settings}.items()])
         script.setup(script.own_device())
         return script
 
@@ -52,54 +52,54 @@ class Worker:
         notes = []
         if dist.get_world_size() == 1:
             clock = clock.of(time.process_time)
-            found = self.alone(clock)
+            points = self.alone(clock)
             bench = Bench(plain, self.job.precision, clock, self.say)
-            found |= bench.points(self.job.kernels)
+            points |= bench.points(self.job.kernels)
             if bench.left_out:
                 notes.append(f"{bench.left_out} kernels were left out: the time budget was used up")
         else:
-            found = self.together(clock)
-        return Measured(points=found, notes=tuple(notes), device=clock.device.type)
+            points = self.together(clock)
+        return Measured(points=points, notes=tuple(notes), device=clock.device.type)
 
     def alone(self, clock: Clock) -> Points:
         """The layer measurements on one rank: modules, wrappers, optimizer step."""
         job, dtype = self.job, DTYPES[self.job.precision]
-        found: Points = {"host": [], "wrapper": [], "optimizer": []}
-        for words in (job.small_words, job.large_words):
-            self.say(f"layers {words['hidden_size']} wide")
-            plain = layers.Stage(self.script(**words), False, dtype)
-            if words is job.small_words:
-                found["host"] = self.host(plain, clock)
+        points: Points = {"host": [], "wrapper": [], "optimizer": []}
+        for settings in (job.small_words, job.large_words):
+            self.say(f"layers {settings['hidden_size']} wide")
+            plain = layers.Stage(self.script(**settings), False, dtype)
+            if settings is job.small_words:
+                points["host"] = self.host(plain, clock)
             for name, zero in (("replicate", 0), ("fully_shard", 3)):
-                wrapped = layers.Stage(self.script(**words, zero_stage=zero), True, dtype)
-                found["wrapper"] += layers.wrapper(name, wrapped, plain, clock)
+                wrapped = layers.Stage(self.script(**settings, zero_stage=zero), True, dtype)
+                points["wrapper"] += layers.wrapper(name, wrapped, plain, clock)
                 if zero == 0:
-                    found["optimizer"].append(layers.optimizer(wrapped, clock))
-        return found
+                    points["optimizer"].append(layers.optimizer(wrapped, clock))
+        return points
 
     def host(self, stage: layers.Stage, clock: Clock) -> list[dict[str, Any]]:
         """The host time of a layer: its time less that of its kernels.
 
         On a GPU nothing is subtracted, since small kernels hide under host time.
         """
-        whole = layers.blocks(stage, clock)
+        block_s = layers.blocks(stage, clock)
         kernels = {"forward": 0.0, "backward": 0.0}
         if clock.device.type == "cpu":
             endless = replace(clock, deadline=math.inf)
             bench = Bench(stage.script, self.job.precision, endless, self.say)
             for points in bench.points(self.job.small).values():
-                for one in points:
-                    side = one.get("direction", one.get("product"))
-                    kernels["forward" if side == "forward" else "backward"] += one["seconds"]
+                for row in points:
+                    side = row.get("direction", row.get("product"))
+                    kernels["forward" if side == "forward" else "backward"] += row["seconds"]
         return [
             {"runtime": "layer", "direction": side, **point([s - kernels[side] for s in seconds])}
-            for side, seconds in whole.items()
+            for side, seconds in block_s.items()
         ]
 
     def together(self, clock: Clock) -> Points:
         """The measurements on several ranks: contention, collectives, tensor-parallel layers."""
         self.say("kernels on all ranks at once")
-        found: Points = {
+        points: Points = {
             "crowding": list(collectives.crowding(clock)),
             "contention": [
                 collectives.contention(size, clock) for size in collectives.CONTENDING_BYTES
@@ -108,11 +108,11 @@ class Worker:
         }
         if self.job.tensor_parallel:
             self.say("layers of DTensor")
-            found["host"] = list(self.tensor_parallel(clock))
-        for one in self.job.collectives:
-            self.say(f"{one.op} of {one.bytes:,} bytes")
-            found["collectives"].append(collectives.collective(one, clock))
-        return found
+            points["host"] = list(self.tensor_parallel(clock))
+        for collective in self.job.collectives:
+            self.say(f"{collective.op} of {collective.bytes:,} bytes")
+            points["collectives"].append(collectives.collective(collective, clock))
+        return points
 
     def tensor_parallel(self, clock: Clock) -> Iterator[dict[str, Any]]:
         """The overhead that DTensor adds to a small layer, without its collectives.
@@ -121,28 +121,28 @@ class Worker:
         GPU their time is subtracted: forward and backward each have two all-reduces, or two
         all-gathers and two reduce-scatters.
         """
-        words, dtype = self.job.small_words, DTYPES[self.job.precision]
-        ranks, own = dist.get_world_size(), clock.of(time.thread_time)
+        settings, dtype = self.job.small_words, DTYPES[self.job.precision]
+        ranks, cpu = dist.get_world_size(), clock.of(time.thread_time)
 
         def blocks(**more: Any) -> dict[str, list[float]]:
-            return layers.blocks(layers.Stage(self.script(**words, **more), False, dtype), own)
+            return layers.blocks(layers.Stage(self.script(**settings, **more), False, dtype), cpu)
 
         plain = blocks(**self.world)
-        payload = dtype.itemsize * words["seq_length"] * words["hidden_size"]
+        payload = dtype.itemsize * settings["seq_length"] * settings["hidden_size"]
         ops: dict[str, tuple[Operation, ...]] = {
             "tensor_parallel": ("all_reduce",),
             "sequence_parallel": ("all_gather", "reduce_scatter"),
         }
         for runtime, names in ops.items():
-            found = blocks(tp=ranks, sequence_parallel=runtime == "sequence_parallel")
+            times = blocks(tp=ranks, sequence_parallel=runtime == "sequence_parallel")
             sent = 0.0
-            if own is clock:
-                some = (Collective(op=name, bytes=payload) for name in names)
-                sent = sum(2 * collectives.collective(one, clock)["seconds"] for one in some)
-            for side, seconds in found.items():
-                alone = point(plain[side])["seconds"] + sent
+            if cpu is clock:
+                sums = (Collective(op=name, bytes=payload) for name in names)
+                sent = sum(2 * collectives.collective(c, clock)["seconds"] for c in sums)
+            for side, seconds in times.items():
+                alone_s = point(plain[side])["seconds"] + sent
                 yield {
-                    "runtime": runtime, "direction": side, **point([s - alone for s in seconds]),
+                    "runtime": runtime, "direction": side, **point([s - alone_s for s in seconds]),
                 }  # fmt: skip
 
 
@@ -150,9 +150,9 @@ def main(folder: Path) -> int:
     """Run the job of a folder; the exit code is that of `run_rank`."""
 
     def work(rank: int) -> None:
-        found = Worker(folder, ProgressReporter(folder, rank)).run()
+        measured = Worker(folder, ProgressReporter(folder, rank)).run()
         if rank == 0:
-            run_files.write(folder / RESULT, found)
+            run_files.write(folder / RESULT, measured)
         dist.barrier()
         dist.destroy_process_group()
 

@@ -27,13 +27,13 @@ def gpu_operators() -> Iterator[None]:
     They are replaced by name, since a torch function mode would not apply to recomputation in a
     backward pass.
     """
-    own = {name: getattr(F, name) for name in _OPERATORS}
+    originals = {name: getattr(F, name) for name in _OPERATORS}
     for name, function in _OPERATORS.items():
-        setattr(F, name, partial(function, own[name]))
+        setattr(F, name, partial(function, originals[name]))
     try:
         yield
     finally:
-        for name, function in own.items():
+        for name, function in originals.items():
             setattr(F, name, function)
 
 
@@ -77,11 +77,11 @@ class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         x, weight, inverse_deviation = ctx.saved_tensors
-        wanted = [True, weight is not None]
-        found = aten._fused_rms_norm_backward(
-            gradient, x, ctx.shape, inverse_deviation, weight, wanted
+        mask = [True, weight is not None]
+        gradients = aten._fused_rms_norm_backward(
+            gradient, x, ctx.shape, inverse_deviation, weight, mask
         )
-        return (*found, None)
+        return (*gradients, None)
 
 
 class _LayerNorm(torch.autograd.Function):
@@ -98,11 +98,11 @@ class _LayerNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         x, weight, bias, mean, inverse_deviation = ctx.saved_tensors
-        wanted = [True, weight is not None, bias is not None]
-        found = aten.native_layer_norm_backward(
-            gradient, x, ctx.shape, mean, inverse_deviation, weight, bias, wanted
+        mask = [True, weight is not None, bias is not None]
+        gradients = aten.native_layer_norm_backward(
+            gradient, x, ctx.shape, mean, inverse_deviation, weight, bias, mask
         )
-        return (*found, None)
+        return (*gradients, None)
 
 
 def _dropout(_: Callable[..., Tensor], x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
@@ -113,7 +113,7 @@ def _dropout(_: Callable[..., Tensor], x: Tensor, p: float = 0.5, training: bool
 
 
 def _attention(
-    own: Callable[..., Tensor],
+    attend: Callable[..., Tensor],
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -136,7 +136,7 @@ def _attention(
             q, k, v, dropout_p, is_causal, False, scale=scale
         )[0]
     else:
-        out = own(q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        out = attend(q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     return out
 
 

@@ -76,9 +76,9 @@ def main(text: str, rank: int) -> Trace:
         pipeline, optimizer = script.build_pipeline(models), _optimizer_with_states(script, models)
         if pipeline is not None:
             pipeline._warmup_p2p = _use_static_shapes
-        held = c.global_batch_size // script.DP, script.TOKENS
-        inputs = torch.zeros(held, dtype=torch.int64), *_images(script, held[0])
-        targets = torch.zeros(held, dtype=torch.int64)
+        shape = c.global_batch_size // script.DP, script.TOKENS
+        inputs = torch.zeros(shape, dtype=torch.int64), *_images(script, shape[0])
+        targets = torch.zeros(shape, dtype=torch.int64)
         sent = _CommunicationCounter()
         with _progress(models, script.MICRO_BATCHES), sent:
             with Memory(models, optimizer) as memory:
@@ -122,9 +122,9 @@ def _even_counts(script: Any, chosen: torch.Tensor) -> tuple[list[int], list[int
     c = script.C
     each, more = divmod(chosen.numel(), c.num_experts + c.zero_experts)
     sent = [each + (expert < more) for expert in range(c.num_experts)]
-    here = c.num_experts // c.ep
-    first = script.EXPERT_MESH.get_local_rank("ep") * here
-    return sent, sent[first : first + here] * c.ep
+    local_experts = c.num_experts // c.ep
+    first = script.EXPERT_MESH.get_local_rank("ep") * local_experts
+    return sent, sent[first : first + local_experts] * c.ep
 
 
 class _StaticStage:
@@ -141,12 +141,12 @@ class _StaticStage:
         shape = (c.micro_batch_size, tokens // (c.tp if c.sequence_parallel else 1), width)
         half = _HALF[c.precision]
         message = torch.empty(shape, dtype=half, requires_grad=True)
-        words = torch.zeros(c.micro_batch_size, tokens, dtype=torch.int64)
+        tokens_in = torch.zeros(c.micro_batch_size, tokens, dtype=torch.int64)
         images = _images(self.script, c.micro_batch_size)
         logits = torch.empty(c.micro_batch_size, tokens, c.vocab_size // c.tp, dtype=half)
         return PipelineStage(
             model, index, count, device, group=group,
-            input_args=(words, *images) if model.is_first else message,
+            input_args=(tokens_in, *images) if model.is_first else message,
             output_args=logits if model.is_last else message,
         )  # fmt: skip
 
@@ -165,17 +165,17 @@ class _CommunicationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._counts: Counter[tuple[str, str, int]] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace in _OPERATORS and any(one.name in _INPUTS for one in _arguments(func)):
+        if func.namespace in _OPERATORS and any(a.name in _INPUTS for a in _arguments(func)):
             self._count(func, args, kwargs or {})
         return func(*args, **kwargs or {})
 
     def _count(self, func: Any, args: Any, kwargs: Any) -> None:
-        names = (one.name for one in _arguments(func))
-        given = dict(zip(names, args, strict=False)) | kwargs
-        tensors = next(given[name] for name in _INPUTS if name in given)
-        group = given.get("group_name")
+        names = (a.name for a in _arguments(func))
+        values = dict(zip(names, args, strict=False)) | kwargs
+        tensors = next(values[name] for name in _INPUTS if name in values)
+        group = values.get("group_name")
         if group is None:
-            group = dist.ProcessGroup.unbox(given["process_group"]).group_name
+            group = dist.ProcessGroup.unbox(values["process_group"]).group_name
         name = func.name().partition("::")[2].partition(".")[0]
         size = sum(tensor.nbytes for tensor in tree_leaves(tensors))
         self._counts[_NAMES.get(name, name), group, size] += 1

@@ -191,14 +191,14 @@ def _representatives(request: PlanRequest) -> tuple[int, ...]:
     stages, each = layout(request), plan.accelerators // plan.pp
     distinct: dict[tuple[object, ...], int] = {}
     for rank in range(plan.pp):
-        own = [i for i, owner in enumerate(stages.owner) if owner == rank]
-        held = tuple(
-            (stages.first[i], stages.last[i], *(kind[i] for kind in stages.layers)) for i in own
+        chunks = [i for i, owner in enumerate(stages.owner) if owner == rank]
+        key = tuple(
+            (stages.first[i], stages.last[i], *(kind[i] for kind in stages.layers)) for i in chunks
         )
-        distinct.setdefault(held, rank)
+        distinct.setdefault(key, rank)
     return tuple(
         dict.fromkeys(
-            rank * each + place for rank in distinct.values() for place in (0, each // 2, each - 1)
+            rank * each + at for rank in distinct.values() for at in (0, each // 2, each - 1)
         )
     )[:MOST_RANKS]
 
@@ -226,21 +226,18 @@ def _differences(traced: Trace, estimate: Expected) -> Iterator[TermDifference]:
     for term in Amounts.model_fields:
         if more := getattr(traced.amounts, term) - getattr(estimate.amounts, term):
             yield TermDifference(term=term, bytes=more, reason=_REASONS[term])
-    for one in traced.collectives:
-        if one.op in ("send", "receive") and (more := one.bytes - estimate.message_bytes):
-            yield TermDifference(term=f"{one.op} message", bytes=more, reason=_REASONS["message"])
-    for rows, wanted in zip(traced.saved_tensors, estimate.saved, strict=True):
-        found: dict[str, int] = {}
+    for call in traced.collectives:
+        if call.op in ("send", "receive") and (more := call.bytes - estimate.message_bytes):
+            yield TermDifference(term=f"{call.op} message", bytes=more, reason=_REASONS["message"])
+    for rows, expected_rows in zip(traced.saved_tensors, estimate.saved, strict=True):
+        traced_rows: dict[str, int] = {}
         for row in rows:
-            found[row.name] = found.get(row.name, 0) + row.bytes * row.count
-        for name in dict.fromkeys((*found, *wanted)):
-            if more := found.get(name, 0) - round(wanted.get(name, 0.0)):
-                both = name in found and name in wanted
-                one_side = _ONLY_TRACED if name in found else _ONLY_ESTIMATED
-                usual = _SIZES_DIFFER if both else one_side
-                yield TermDifference(term=name, bytes=more, reason=_reason(name, usual))
-
-
-def _reason(row: str, usual: str) -> str:
-    """The reason for a row; an encoder's rows share those of the model."""
-    return _REASONS.get(row.removeprefix("encoder "), usual)
+            traced_rows[row.name] = traced_rows.get(row.name, 0) + row.bytes * row.count
+        for name in dict.fromkeys((*traced_rows, *expected_rows)):
+            if more := traced_rows.get(name, 0) - round(expected_rows.get(name, 0.0)):
+                both = name in traced_rows and name in expected_rows
+                one_side = _ONLY_TRACED if name in traced_rows else _ONLY_ESTIMATED
+                reason = _SIZES_DIFFER if both else one_side
+                # An encoder's rows share the reasons of the model.
+                reason = _REASONS.get(name.removeprefix("encoder "), reason)
+                yield TermDifference(term=name, bytes=more, reason=reason)

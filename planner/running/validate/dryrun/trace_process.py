@@ -50,12 +50,12 @@ def trace(script: str, rank: int, limits: Limits, progress: Callable[[float], No
             with suppress(BrokenPipeError):
                 process.stdin.write(b"%d\n%s" % (len(text), text))
                 process.stdin.flush()
-            said = _watch(process, limits, progress)
+            lines = _watch(process, limits, progress)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
         if process.wait():
-            detail = "\n".join(said[-_LAST_LINES:])
+            detail = "\n".join(lines[-_LAST_LINES:])
             raise TraceFailed(f"the trace of rank {rank} failed:\n{detail}")
         answer.seek(0)
         return Trace.model_validate_json(answer.read())
@@ -66,25 +66,25 @@ def _watch(
 ) -> list[str]:
     """Follow a process to its end; returns its output lines other than progress."""
     assert process.stderr is not None
-    said: list[str] = []
+    printed: list[str] = []
     began = time.monotonic()
     os.set_blocking(process.stderr.fileno(), False)
     with selectors.DefaultSelector() as waiting:
         waiting.register(process.stderr, selectors.EVENT_READ)
-        left = b""
+        rest = b""
         while True:
             waiting.select(_POLL_S)
             read = process.stderr.read()
-            *lines, left = (left + (read or b"")).split(b"\n")
+            *lines, rest = (rest + (read or b"")).split(b"\n")
             for line in lines:
                 text = line.decode(errors="replace")
                 done, slash, total = text.partition("/")
                 if slash and done.isdigit() and total.isdigit():
                     progress(int(done) / int(total))
                 else:
-                    said.append(text)
+                    printed.append(text)
             if read == b"":
-                return said
+                return printed
             if time.monotonic() - began > limits.wall_s:
                 raise TraceFailed(f"a rank's trace took longer than {limits.wall_s:g} s")
             if _rss_bytes(process.pid) > limits.rss_bytes:

@@ -35,11 +35,11 @@ ENDED: frozenset[State] = frozenset({"succeeded", "failed", "cancelled"})
 
 MAIN = "launch.sh"
 HANDLE, REQUEST = "handle.json", "request.json"
-_LONGEST_S = 7 * 86_400.0
-_END_S = 60  # torchrun gives its ranks 30 s to end
+_MAX_RUN_S = 7 * 86_400.0
+_SHUTDOWN_S = 60  # torchrun gives its ranks 30 s to end
 _JOIN_S = 600  # how long the first node waits for the last
 _POLLS_S = (1.0, 30.0)  # first and longest interval between polls; each is 1.5 times the last
-_MOST_MISSES = 5  # consecutive polls that may fail
+_MAX_MISSES = 5  # consecutive polls that may fail
 
 
 class RemoteRun(Spec):
@@ -51,7 +51,7 @@ class RemoteRun(Spec):
 
     request: PlanRequest
     files: dict[str, str]
-    time_limit_s: Annotated[float, Field(gt=0, le=_LONGEST_S)] = 1800.0
+    time_limit_s: Annotated[float, Field(gt=0, le=_MAX_RUN_S)] = 1800.0
     image: Annotated[str, Field(max_length=500, pattern=r"^[\w.:/@+-]*$")] = ""
 
     @property
@@ -120,7 +120,7 @@ def get(name: str) -> Executor:
         "trainjob": Kubernetes("trainjob"),
     }
     try:
-        return executors[resolve(name, {one: one for one in executors}, "launcher")]
+        return executors[resolve(name, {n: n for n in executors}, "launcher")]
     except UnknownName as error:
         raise refuse("/launcher", "unknown_name", str(error)) from None
 
@@ -133,12 +133,12 @@ def bundle(launch: RemoteRun, name: str, note: str = "") -> Bundle:
     cluster = launch.request.cluster
     about = f"A validation run of {launch.request.model.name}: {launch.ranks} ranks "
     about += f"on {nodes(cluster)} nodes."
-    words = {
+    values = {
         "about": bash_writer.comment(about), "rendezvous": bash_writer.rendezvous(nodes(cluster)),
-        "bundle": bash_writer.BUNDLE, "name": name, "join": _JOIN_S, "end": _END_S,
+        "bundle": bash_writer.BUNDLE, "name": name, "join": _JOIN_S, "end": _SHUTDOWN_S,
         "processes": accelerators_per_node(cluster), "limit": f"{launch.time_limit_s:.0f}",
     }  # fmt: skip
-    script = filled(text(__name__, "launch.sh.txt"), words)
+    script = filled(text(__name__, "launch.sh.txt"), values)
     return Bundle(
         framework="planner validate", versions="torch 2.13", main=MAIN,
         files={MAIN: script, REQUEST: launch.request.model_dump_json() + "\n", **launch.files},
@@ -188,13 +188,13 @@ def started(folder: Path) -> Handle:
 
 def requests(handle: Handle) -> tuple[PlanRequest, ...]:
     """The request of each run, from its files.  Raises RequestError if it cannot be read."""
-    found = []
+    parsed = []
     for folder in folders(handle):
         try:
-            found.append(PlanRequest.model_validate_json((folder / REQUEST).read_bytes()))
+            parsed.append(PlanRequest.model_validate_json((folder / REQUEST).read_bytes()))
         except (OSError, ValidationError):
             raise refuse("", "no_handle", f"{folder} has no {REQUEST} of a run") from None
-    return tuple(found)
+    return tuple(parsed)
 
 
 def follow(
@@ -209,17 +209,17 @@ def follow(
     misses = 0
     while True:
         try:
-            found = get(handle.launcher).poll(handle)
+            states = get(handle.launcher).poll(handle)
             misses = 0
         except RequestError as error:
             misses += 1
-            if misses > _MOST_MISSES:
+            if misses > _MAX_MISSES:
                 raise
             progress(str(error))
         else:
-            if all(one.state in ENDED for one in found):
-                return found
-            progress(", ".join(f"{one.state} {one.detail}".rstrip() for one in found))
+            if all(s.state in ENDED for s in states):
+                return states
+            progress(", ".join(f"{s.state} {s.detail}".rstrip() for s in states))
         time.sleep(pause)
         pause = min(1.5 * pause, last)
 
@@ -231,17 +231,17 @@ def folders(handle: Handle) -> tuple[Path, ...]:
 
 def missing(folder: Path, ranks: int) -> list[int]:
     """The ranks of a run without a result file."""
-    there = {
-        int(found[1])
+    present = {
+        int(match[1])
         for path in folder.glob("rank-*.json")
-        if (found := re.fullmatch(r"rank-(\d{1,7})\.json", path.name))
+        if (match := re.fullmatch(r"rank-(\d{1,7})\.json", path.name))
     }
-    return [rank for rank in range(ranks) if rank not in there]
+    return [rank for rank in range(ranks) if rank not in present]
 
 
 def final_status(folder: Path, ranks: int) -> Status:
     """The final status of a run, from the result files of its ranks."""
     if not (lacking := missing(folder, ranks)):
         return Status(state="succeeded")
-    some = ", ".join(map(str, lacking[:5])) + (", ..." if len(lacking) > 5 else "")
-    return Status(state="failed", detail=f"ended without the results of ranks {some}")
+    numbers = ", ".join(map(str, lacking[:5])) + (", ..." if len(lacking) > 5 else "")
+    return Status(state="failed", detail=f"ended without the results of ranks {numbers}")

@@ -13,15 +13,15 @@ from pathlib import Path
 from planner.documents.problems import RequestError, problem, shown
 
 TIMEOUT_S = 60.0
-_LINES = 5  # last lines of a program's standard error that a message repeats
+_STDERR_LINES = 5  # last lines of a program's standard error that a message repeats
 
 
 class ClientError(RequestError):
-    """The client is missing, failed or timed out; said: its standard error."""
+    """The client is missing, failed or timed out; stderr: what it printed there."""
 
     def __init__(self, code: str, detail: str, text: str = "") -> None:
         super().__init__([problem("/launcher", code, detail)])
-        self.said = text
+        self.stderr = text
 
 
 def installed(program: str) -> bool:
@@ -30,32 +30,32 @@ def installed(program: str) -> bool:
 
 
 def call(
-    words: Sequence[str], folder: Path | None = None, variables: Mapping[str, str] | None = None
+    command: Sequence[str], folder: Path | None = None, variables: Mapping[str, str] | None = None
 ) -> str:
     """The standard output of a program; variables: added to its environment.
 
     It has its own process group, which is killed on a timeout or when this process is interrupted.
     Raises ClientError: client_missing, client_refused, client_silent.
     """
-    program = words[0]
+    program = command[0]
     if not installed(program):
         raise ClientError("client_missing", f"{program} is not on this machine's PATH")
     with subprocess.Popen(
-        words, cwd=folder, env={**os.environ, **(variables or {})}, text=True, errors="replace",
+        command, cwd=folder, env={**os.environ, **(variables or {})}, text=True, errors="replace",
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         start_new_session=True,
     ) as process:  # fmt: skip
         try:
-            answer, said = process.communicate(timeout=TIMEOUT_S)
+            answer, errors = process.communicate(timeout=TIMEOUT_S)
         except BaseException as error:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             if isinstance(error, subprocess.TimeoutExpired):
-                detail = f"{program} {words[1]} did not answer within {TIMEOUT_S:g} s"
+                detail = f"{program} {command[1]} did not answer within {TIMEOUT_S:g} s"
                 raise ClientError("client_silent", detail) from None
             raise
     if process.returncode:
-        lines = [str(shown(line)) for line in said.splitlines() if line.strip()][-_LINES:]
+        lines = [str(shown(line)) for line in errors.splitlines() if line.strip()][-_STDERR_LINES:]
         detail = f"{program} ended with code {process.returncode}: {' / '.join(lines)}"
-        raise ClientError("client_refused", detail, said)
+        raise ClientError("client_refused", detail, errors)
     return answer

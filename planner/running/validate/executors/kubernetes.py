@@ -76,12 +76,12 @@ class Kubernetes(executors.Executor):
     def poll(self, handle: executors.Handle) -> tuple[executors.Status, ...]:
         """The state from the object's conditions, or before its end from its pods."""
         try:
-            found = _get(_RESOURCES[self.kind], handle.id)
+            resource = _get(_RESOURCES[self.kind], handle.id)
         except ClientError as error:
-            if "(NotFound)" in error.said:
+            if "(NotFound)" in error.stderr:
                 return (executors.Status(state="cancelled", detail="the cluster has it no more"),)
             raise
-        for condition in found.get("status", {}).get("conditions", ()):
+        for condition in resource.get("status", {}).get("conditions", ()):
             if condition["type"] in _ENDS and condition["status"] == "True":
                 detail = str(shown(condition.get("message", "")))
                 return (executors.Status(state=_ENDS[condition["type"]], detail=detail),)
@@ -113,14 +113,14 @@ class Kubernetes(executors.Executor):
         )
 
 
-def _get(*words: str) -> dict[str, Any]:
-    answer = call(["kubectl", "get", *words, "--output=json"])
+def _get(*arguments: str) -> dict[str, Any]:
+    answer = call(["kubectl", "get", *arguments, "--output=json"])
     try:
-        found: dict[str, Any] = json.loads(answer)
+        document: dict[str, Any] = json.loads(answer)
     except ValueError:
         detail = "kubectl answered with something else than JSON"
         raise ClientError("client_refused", detail) from None
-    return found
+    return document
 
 
 def _pods(handle: executors.Handle) -> list[dict[str, Any]]:
@@ -134,7 +134,7 @@ def _pods(handle: executors.Handle) -> list[dict[str, Any]]:
 def _status_of_pods(pods: list[dict[str, Any]]) -> executors.Status:
     """The state of an unfinished run: running, or waiting with the reason of a waiting pod."""
     statuses = [pod.get("status", {}) for pod in pods]
-    waiting = next((why for status in statuses for why in _waiting_reasons(status)), "")
+    waiting = next((reason for status in statuses for reason in _waiting_reasons(status)), "")
     if waiting or not pods:
         return executors.Status(state="waiting", detail=str(shown(waiting or "it has no pods yet")))
     return executors.Status(state="running", detail=f"{len(pods)} pods")
@@ -143,8 +143,8 @@ def _status_of_pods(pods: list[dict[str, Any]]) -> executors.Status:
 def _waiting_reasons(status: dict[str, Any]) -> Iterator[str]:
     """The reasons why a pod does not run yet."""
     for container in status.get("containerStatuses", ()):
-        if why := container.get("state", {}).get("waiting"):
-            yield f"{why.get('reason', 'waiting')}: {why.get('message', '')}"
+        if waiting := container.get("state", {}).get("waiting"):
+            yield f"{waiting.get('reason', 'waiting')}: {waiting.get('message', '')}"
     for condition in status.get("conditions", ()):
         if condition["type"] == "PodScheduled" and condition["status"] != "True":
             yield f"{condition.get('reason', 'not scheduled')}: {condition.get('message', '')}"

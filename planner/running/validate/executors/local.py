@@ -22,9 +22,9 @@ from planner.frameworks.rules import nodes
 from planner.running.validate import executors, run_files
 from planner.running.validate.processes import process
 
-_ENDED = "ended.json"  # the final status, written by the watcher
+_STATUS_FILE = "ended.json"  # the final status, written by the watcher
 _LOG = "launcher.log"
-_END_S = 30.0  # how long the watcher may take to end its ranks and write the final status
+_WATCHER_TIMEOUT_S = 30.0  # for the watcher to end its ranks and write the final status
 
 
 class Local(executors.Executor):
@@ -65,14 +65,14 @@ class Local(executors.Executor):
                 ),
             )
         try:
-            return (executors.Status.model_validate_json((folder / _ENDED).read_bytes()),)
+            return (executors.Status.model_validate_json((folder / _STATUS_FILE).read_bytes()),)
         except FileNotFoundError:
             return (executors.final_status(folder, handle.ranks),)
 
     def cancel(self, handle: executors.Handle) -> None:
         """End the watcher, and with it the ranks."""
         for number in (signal.SIGTERM, signal.SIGKILL):
-            until = time.monotonic() + _END_S
+            until = time.monotonic() + _WATCHER_TIMEOUT_S
             while (pid := _pid(handle)) and time.monotonic() < until:
                 with suppress(ProcessLookupError):
                     os.kill(pid, number)
@@ -84,26 +84,24 @@ def _start_ticks(pid: int) -> int:
     with suppress(OSError):
         os.waitpid(pid, os.WNOHANG)  # otherwise our own child stays a zombie
     try:
-        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0
-    return 0 if words[0] in "ZX" else int(words[19])
+    return 0 if fields[0] in "ZX" else int(fields[19])
 
 
 def _pid(handle: executors.Handle) -> int:
     """The watcher's process id; 0 if it has ended, even if another process has its id now."""
-    if not (found := re.fullmatch(r"(\d{1,9})\.(\d{1,19})", handle.id)):
+    if not (match := re.fullmatch(r"(\d{1,9})\.(\d{1,19})", handle.id)):
         return 0
-    pid, born = int(found[1]), int(found[2])
+    pid, born = int(match[1]), int(match[2])
     return pid if born and _start_ticks(pid) == born else 0
 
 
 def _activity_of_slowest(folder: Path, ranks: int) -> str:
     """The current activity of the rank that is furthest behind."""
-    heartbeats = [one for rank in range(ranks) if (one := run_files.heartbeat(folder, rank))]
-    return (
-        min(heartbeats, key=lambda one: one.count).words if len(heartbeats) == ranks else "starting"
-    )
+    heartbeats = [h for rank in range(ranks) if (h := run_files.heartbeat(folder, rank))]
+    return min(heartbeats, key=lambda h: h.count).words if len(heartbeats) == ranks else "starting"
 
 
 def main(folder: str, ranks: str, seconds: str) -> int:
@@ -117,7 +115,7 @@ def main(folder: str, ranks: str, seconds: str) -> int:
         ended = executors.Status(state="failed", detail=f"{error}\n{error.log}".strip())
     except process.Stopped as error:
         ended = executors.Status(state="cancelled", detail=f"by {error}")
-    run_files.write(home / _ENDED, ended)
+    run_files.write(home / _STATUS_FILE, ended)
     return 0 if ended.state == "succeeded" else 1
 
 

@@ -35,7 +35,7 @@ def render(
 
     Raises RequestError, planner.frameworks.base.Unsupported.
     """
-    return executors.render(launcher, [_launch(one, options, image) for one in requests])
+    return executors.render(launcher, [_launch(r, options, image) for r in requests])
 
 
 def submit(
@@ -45,7 +45,7 @@ def submit(
 
     Raises RequestError, planner.frameworks.base.Unsupported.
     """
-    runs = [_launch(one, options, image) for one in requests]
+    runs = [_launch(r, options, image) for r in requests]
     return executors.start(launcher, runs, folder)
 
 
@@ -103,10 +103,10 @@ def _report(
         results = collect(folder, ranks)
     except RunFailed as error:
         return error
-    whole = Scaled(as_run.request, ())
-    report = compare(as_run, whole, answer, results, {}, tolerance)
-    there = {key: value for key, value in report.environment.items() if key not in _OF_THIS_MACHINE}
-    return report.model_copy(update={"environment": there})
+    unscaled = Scaled(as_run.request, ())
+    report = compare(as_run, unscaled, answer, results, {}, tolerance)
+    kept = {key: value for key, value in report.environment.items() if key not in _OF_THIS_MACHINE}
+    return report.model_copy(update={"environment": kept})
 
 
 def _last_words(folder: Path) -> str:

@@ -55,10 +55,10 @@ class Slurm(executors.Executor):
     def submit(self, folder: Path, launches: Sequence[executors.RemoteRun]) -> executors.Handle:
         """Submit the job; its nodes run the same Python interpreter as this process."""
         answer = call(["sbatch", "--parsable", slurm.FILE], folder, {"PYTHON": sys.executable})
-        if not (found := re.fullmatch(r"(\d+)(;\S+)?", answer.strip())):
+        if not (match := re.fullmatch(r"(\d+)(;\S+)?", answer.strip())):
             raise ClientError("client_refused", "sbatch did not answer with the number of a job")
         return executors.Handle(
-            launcher="slurm", folder=str(folder), id=found[1], runs=_runs(launches),
+            launcher="slurm", folder=str(folder), id=match[1], runs=_runs(launches),
             ranks=launches[0].ranks,
         )  # fmt: skip
 
@@ -68,13 +68,13 @@ class Slurm(executors.Executor):
         jobs = [_job(handle, task) for task in range(len(handle.runs))]
         if not known.keys() >= set(jobs):
             known = _accounted(handle) | known
-        found = []
+        statuses = []
         for job, folder in zip(jobs, executors.folders(handle), strict=True):
-            said = known.get(job)
-            if said is None or said.state == "succeeded":
-                said = executors.final_status(folder, handle.ranks)
-            found.append(said)
-        return tuple(found)
+            status = known.get(job)
+            if status is None or status.state == "succeeded":
+                status = executors.final_status(folder, handle.ranks)
+            statuses.append(status)
+        return tuple(statuses)
 
     def cancel(self, handle: executors.Handle) -> None:
         """Cancel the job and all its tasks."""
@@ -97,7 +97,7 @@ def _queued(handle: executors.Handle) -> dict[str, executors.Status]:
              f"--jobs={handle.id}"]
         )  # fmt: skip
     except ClientError as error:
-        if "Invalid job id" in error.said:
+        if "Invalid job id" in error.stderr:
             return {}
         raise
     return _statuses(answer)
@@ -118,10 +118,12 @@ def _accounted(handle: executors.Handle) -> dict[str, executors.Status]:
 
 def _statuses(answer: str) -> dict[str, executors.Status]:
     """The states in lines of job|state|reason."""
-    found = {}
+    statuses = {}
     for line in answer.splitlines():
         job, state, detail = [*line.strip().split("|"), "", ""][:3]
-        word = state.split(" ")[0]  # "CANCELLED by 1000"
+        name = state.split(" ")[0]  # "CANCELLED by 1000"
         why = f" ({detail})" if detail not in ("", "None") else ""
-        found[job] = executors.Status(state=_STATES.get(word, "failed"), detail=word.lower() + why)
-    return found
+        statuses[job] = executors.Status(
+            state=_STATES.get(name, "failed"), detail=name.lower() + why
+        )
+    return statuses

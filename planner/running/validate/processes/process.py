@@ -76,9 +76,9 @@ class RunFailed(Exception):
     Codes: those of _CAUSES, and hung, too_long, too_much_memory, too_much_log, no_result, too_many.
     """
 
-    def __init__(self, code: str, why: str, rank: int | None = None, log: str = "") -> None:
-        who = "the run" if rank is None else f"rank {rank}"
-        super().__init__(f"{who} {why}")
+    def __init__(self, code: str, reason: str, rank: int | None = None, log: str = "") -> None:
+        subject = "the run" if rank is None else f"rank {rank}"
+        super().__init__(f"{subject} {reason}")
         self.code, self.rank, self.log = code, rank, log
 
     def document(self) -> dict[str, Any]:
@@ -108,15 +108,15 @@ def stoppable() -> Iterator[None]:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def stop(number: int, _: Any) -> None:
-        for one in numbers:
-            signal.signal(one, signal.SIG_IGN)
+        for n in numbers:
+            signal.signal(n, signal.SIG_IGN)
         raise Stopped(number)
 
-    before = {number: signal.signal(number, stop) for number in numbers}
+    previous = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
@@ -165,29 +165,29 @@ def launch(
             memory_bytes = limits.memory_bytes or int(0.9 * _available_bytes())
             _Watch(folder, ranks, limits, memory_bytes, token, progress).until(agent)
             assert agent.stdout is not None
-            said = agent.stdout.read().decode(errors="replace")
+            printed = agent.stdout.read().decode(errors="replace")
     finally:
         end(token)
     if agent.returncode:
-        raise _failure(folder, said, agent.returncode)
+        raise _failure(folder, printed, agent.returncode)
 
 
 def members(token: str, variable: str = TOKEN) -> list[int]:
     """The living processes of a run: those with the token in this environment variable."""
     mark = f"{variable}={token}".encode()
-    found = []
+    pids = []
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             with suppress(OSError):  # the process has ended, or belongs to another user
                 if mark in Path(entry.path, "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-    return found
+                    pids.append(int(entry.name))
+    return pids
 
 
 def end(token: str, variable: str = TOKEN) -> None:
     """Kill every process of a run; returns when none is left."""
-    while found := members(token, variable):
-        for pid in found:
+    while pids := members(token, variable):
+        for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
@@ -206,13 +206,13 @@ class _Watch:
 
     def until(self, agent: subprocess.Popen[bytes]) -> None:
         """Wait for torchrun to end.  Past a limit, kill the run and raise RunFailed."""
-        start, said = time.time(), ""
+        start, shown = time.time(), ""
         try:
             while agent.poll() is None:
                 self._check(start)
-                if (where := self._where()) != said:
-                    self.progress(where)
-                    said = where
+                if (text := self._progress_text()) != shown:
+                    self.progress(text)
+                    shown = text
                 with suppress(subprocess.TimeoutExpired):
                     agent.wait(_TICK_S)
         except BaseException:
@@ -225,14 +225,14 @@ class _Watch:
             raise RunFailed("too_long", f"was not done after {limits.wall_s:g} s, and was ended")
         if (used := _memory_bytes(self.token)) > self.memory_bytes:
             may = f"{self.memory_bytes / 2**30:.2f}"
-            why = f"used {used / 2**30:.2f} GiB of memory, may use {may}, and was ended"
-            raise RunFailed("too_much_memory", why)
+            reason = f"used {used / 2**30:.2f} GiB of memory, may use {may}, and was ended"
+            raise RunFailed("too_much_memory", reason)
         for rank in range(self.ranks):
             if (log := log_file(self.folder, rank)) and log.stat().st_size > limits.log_bytes:
-                why = f"wrote more than {limits.log_bytes:,} bytes into its log, and was ended"
-                raise RunFailed("too_much_log", why, rank, tail(log))
+                reason = f"wrote more than {limits.log_bytes:,} bytes into its log, and was ended"
+                raise RunFailed("too_much_log", reason, rank, tail(log))
         if now - max(start, *self._report_times()) > limits.silence_s:
-            raise self._hung()
+            raise self._hung_error()
 
     def _report_times(self) -> Iterator[float]:
         """The time of each rank's last progress report."""
@@ -241,46 +241,44 @@ class _Watch:
             with suppress(FileNotFoundError):
                 yield (self.folder / heartbeat_file(rank)).stat().st_mtime
 
-    def _where(self) -> str:
-        heartbeats = [one for rank in range(self.ranks) if (one := heartbeat(self.folder, rank))]
+    def _progress_text(self) -> str:
+        heartbeats = [h for rank in range(self.ranks) if (h := heartbeat(self.folder, rank))]
         if len(heartbeats) < self.ranks:
             return f"starting {self.ranks} processes: {len(heartbeats)} are there"
-        return min(heartbeats, key=lambda one: one.count).words
+        return min(heartbeats, key=lambda h: h.count).words
 
-    def _hung(self) -> RunFailed:
+    def _hung_error(self) -> RunFailed:
         """The error of a hung run, from the ranks' stacks: one that is not waiting is to blame."""
-        heartbeats = {
-            rank: one for rank in range(self.ranks) if (one := heartbeat(self.folder, rank))
-        }
-        for one in heartbeats.values():
+        heartbeats = {rank: h for rank in range(self.ranks) if (h := heartbeat(self.folder, rank))}
+        for h in heartbeats.values():
             with suppress(ProcessLookupError):
-                os.kill(one.pid, signal.SIGUSR1)
+                os.kill(h.pid, signal.SIGUSR1)
         time.sleep(1.0)
         logs = {rank: tail(log_file(self.folder, rank), lines=200) for rank in range(self.ranks)}
         stacks = {rank: _stack(log) for rank, log in logs.items()}
         busy = [rank for rank, stack in stacks.items() if not _WAITS.search(" ".join(stack[:4]))]
         waiting = sorted(set(stacks) - set(busy))
         if not busy:
-            why = f"hung: every rank waits in a collective, {_innermost(stacks[0])}"
-            return RunFailed("hung", f"{why}, for {self.limits.silence_s:g} s", None, logs[0])
+            reason = f"hung: every rank waits in a collective, {_innermost(stacks[0])}"
+            return RunFailed("hung", f"{reason}, for {self.limits.silence_s:g} s", None, logs[0])
         rank = busy[0]
         at = f", in {heartbeats[rank].words}" if rank in heartbeats else ", before its first word"
-        why = f"hung{at}: no rank has moved for {self.limits.silence_s:g} s; "
-        why += f"it {_doing(stacks[rank])}"
+        reason = f"hung{at}: no rank has moved for {self.limits.silence_s:g} s; "
+        reason += f"it {_activity(stacks[rank])}"
         if waiting:
             others = ", ".join(map(str, waiting[:8])) + (", ..." if len(waiting) > 8 else "")
-            why += f", and rank {others} waits in {_innermost(stacks[waiting[0]])}"
-        return RunFailed("hung", why, rank, logs[rank])
+            reason += f", and rank {others} waits in {_innermost(stacks[waiting[0]])}"
+        return RunFailed("hung", reason, rank, logs[rank])
 
 
-def _doing(stack: list[str]) -> str:
+def _activity(stack: list[str]) -> str:
     return f"is in {_innermost(stack)}" if stack else "does not answer (stopped, or stuck)"
 
 
 def _stack(log: str) -> list[str]:
     """The main thread's functions in the last stack dump of a log, innermost first."""
-    _, found, dump = log.rpartition("most recent call first):\n")
-    if not found:
+    _, separator, dump = log.rpartition("most recent call first):\n")
+    if not separator:
         return []
     return re.findall(r'^  File "[^"]*", line \d+ in (.*)$', dump, re.M)
 
@@ -295,22 +293,22 @@ def _memory_bytes(token: str) -> int:
     for pid in members(token):
         with suppress(OSError):
             status = Path(f"/proc/{pid}/status").read_text()
-            found = re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+) kB", status, re.M)
-            total += 1024 * sum(map(int, found))
+            sizes = re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+) kB", status, re.M)
+            total += 1024 * sum(map(int, sizes))
     return total
 
 
 def _available_bytes() -> int:
     """The free memory of this machine."""
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.M)
-    assert found is not None
-    return 1024 * int(found[1])
+    match = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.M)
+    assert match is not None
+    return 1024 * int(match[1])
 
 
 def log_file(folder: Path, rank: int) -> Path | None:
     """The file of a rank's standard error; None if it has not started."""
-    found = sorted((folder / LOGS).glob(f"*/attempt_*/{rank}/stderr.log"))
-    return found[-1] if found else None
+    files = sorted((folder / LOGS).glob(f"*/attempt_*/{rank}/stderr.log"))
+    return files[-1] if files else None
 
 
 def tail(path: Path | None, lines: int = _TAIL_LINES) -> str:
@@ -320,34 +318,36 @@ def tail(path: Path | None, lines: int = _TAIL_LINES) -> str:
     with path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
         text = file.read().decode(errors="replace")
-    kept = text.splitlines()[-lines:]
-    return "\n".join("".join(c if c.isprintable() else "?" for c in line) for line in kept)
+    last = text.splitlines()[-lines:]
+    return "\n".join("".join(c if c.isprintable() else "?" for c in line) for line in last)
 
 
-def _failure(folder: Path, said: str, code: int) -> RunFailed:
+def _failure(folder: Path, printed: str, code: int) -> RunFailed:
     """The cause of a failure, from torchrun's report and the ranks' logs."""
     try:
-        report: Mapping[str, Any] = json.loads(said.splitlines()[-1])
+        report: Mapping[str, Any] = json.loads(printed.splitlines()[-1])
     except (IndexError, ValueError):
         report = {"error": f"torchrun ended with code {code}", "errno": 0}
     if "error" in report:
         text = report["error"] + "\n" + tail(folder / "torchrun.log")
-        order, why = _cause(report["errno"], text)
-        return RunFailed(_CAUSES[order][0], why, None, text)
+        order, reason = _cause(report["errno"], text)
+        return RunFailed(_CAUSES[order][0], reason, None, text)
     # Ignore ranks that torchrun ended because of the first failure.
-    own = {rank: n for rank, n in report["ranks"].items() if n != -signal.SIGTERM}
-    found = []
-    for rank, number in (own or report["ranks"]).items():
+    ended = {rank: n for rank, n in report["ranks"].items() if n != -signal.SIGTERM}
+    causes = []
+    for rank, number in (ended or report["ranks"]).items():
         log = tail(log_file(folder, int(rank)), lines=60)
-        found.append((*_cause(number, log), int(rank), log))
-    order, why, rank, log = min(found)
-    return RunFailed(_CAUSES[order][0], why, rank, "\n".join(log.splitlines()[-_TAIL_LINES:]))
+        causes.append((*_cause(number, log), int(rank), log))
+    order, reason, rank, log = min(causes)
+    return RunFailed(_CAUSES[order][0], reason, rank, "\n".join(log.splitlines()[-_TAIL_LINES:]))
 
 
 def _cause(code: int, log: str) -> tuple[int, str]:
     """The cause of a process's end, as an index into _CAUSES and a sentence."""
     last = log.splitlines()
-    line = next((one.strip() for one in reversed(last) if re.search(r"Error|Exception", one)), "")
+    line = next(
+        (at_end.strip() for at_end in reversed(last) if re.search(r"Error|Exception", at_end)), ""
+    )
     names = [name for name, _, _ in _CAUSES]
     if code < 0:
         text = _CAUSES[0][2].format(signal=f"{-code} ({signal.Signals(-code).name})")

@@ -22,13 +22,13 @@ def main() -> int:
     try:
         run.main(sys.argv[1:])
     except ChildFailedError as error:
-        said = {"ranks": {rank: one.exitcode for rank, one in error.failures.items()}}
+        report = {"ranks": {rank: failure.exitcode for rank, failure in error.failures.items()}}
     except Exception as error:
         number = getattr(error, "errno", None) or 0
-        said = {"error": f"{type(error).__name__}: {error}", "errno": number}  # type: ignore[dict-item]
+        report = {"error": f"{type(error).__name__}: {error}", "errno": number}  # type: ignore[dict-item]
     else:
         return 0
-    print(json.dumps(said), flush=True)
+    print(json.dumps(report), flush=True)
     return 1
 
 

@@ -41,7 +41,7 @@ def write(parameters: Iterator[tuple[str, nn.Parameter]], folder: Path) -> None:
     folder.mkdir()
     square, elements = 0.0, 0
     for name, parameter in parameters:
-        gradient = _whole(parameter)
+        gradient = _full_gradient(parameter)
         torch.save(gradient, folder / f"{name}.pt")
         square += float(gradient.double().norm()) ** 2
         elements += gradient.numel()
@@ -58,8 +58,8 @@ def compare(parameters: Iterator[tuple[str, nn.Parameter]], folder: Path) -> dic
     floor = _FLOOR * math.sqrt(all_of_it["square"] / all_of_it["elements"])
     errors = {}
     for name, parameter in parameters:
-        gradient = _whole(parameter)  # a collective of all ranks that hold a part
-        if not _first(parameter):
+        gradient = _full_gradient(parameter)  # a collective of all ranks that hold a part
+        if not _is_first_holder(parameter):
             continue
         reference = torch.load(folder / f"{name}.pt", mmap=True, weights_only=True)
         difference = (gradient - reference).double().norm()
@@ -68,14 +68,14 @@ def compare(parameters: Iterator[tuple[str, nn.Parameter]], folder: Path) -> dic
     return errors
 
 
-def _whole(parameter: nn.Parameter) -> torch.Tensor:
+def _full_gradient(parameter: nn.Parameter) -> torch.Tensor:
     gradient = parameter.grad
     assert gradient is not None
-    whole = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
-    return whole.float().cpu()
+    full = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
+    return full.float().cpu()
 
 
-def _first(parameter: nn.Parameter) -> bool:
+def _is_first_holder(parameter: nn.Parameter) -> bool:
     """Whether this rank is the first of those that hold a part."""
     if not isinstance(parameter, DTensor):
         return True

@@ -80,11 +80,11 @@ def parts(of: profile, device: torch.device, total_s: float) -> dict[str, float]
     assert of.profiler is not None
     assert of.profiler.kineto_results is not None
     cuda = device.type == "cuda"
-    there = DeviceType.CUDA if cuda else DeviceType.CPU
+    kind = DeviceType.CUDA if cuda else DeviceType.CPU
     spans = (
         (event.start_ns(), event.start_ns() + event.duration_ns(), label)
         for event in of.profiler.kineto_results.events()
-        if event.device_type() == there
+        if event.device_type() == kind
         and (label := _label(event.name(), event.is_user_annotation(), cuda))
     )
     seconds = dict.fromkeys(PARTS, 0.0)
@@ -134,10 +134,10 @@ def _sweep(
     )
     active: Counter[str] = Counter()
     lasted: Counter[str] = Counter()
-    before = 0
+    previous = 0
     for at, change, label in edges:
         if active.total():
-            lasted[part_of(active)] += at - before
+            lasted[part_of(active)] += at - previous
         active[label] += change
-        before = at
+        previous = at
     return lasted

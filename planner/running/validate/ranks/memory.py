@@ -109,16 +109,16 @@ class Memory(MemTracker):
     @property
     def amounts(self) -> Amounts:
         """The counted bytes as the amounts of a trace and of the estimate."""
-        peak, most = self.peak_bytes, self.highest_bytes
+        peak, highest = self.peak_bytes, self.highest_bytes
         parts = ("parameters", "gathered", "gradients", "optimizer")
-        held = sum(peak[name] for name in parts) + self.saved_at_peak_bytes
+        named = sum(peak[name] for name in parts) + self.saved_at_peak_bytes
         return Amounts(
-            parameter_bytes=most["parameters"],
-            gathered_bytes=most["gathered"],
+            parameter_bytes=highest["parameters"],
+            gathered_bytes=highest["gathered"],
             gradient_bytes=self.kept_gradient_bytes,
-            optimizer_bytes=most["optimizer"],
+            optimizer_bytes=highest["optimizer"],
             activation_bytes=self.saved_bytes,
-            working_bytes=peak["total"] - held,
+            working_bytes=peak["total"] - named,
             peak_bytes=peak["total"],
         )
 
@@ -208,8 +208,8 @@ class Memory(MemTracker):
     def _update_and_maybe_create_winfos(
         self, t: torch.Tensor, reftype: _RefType, update_existing: bool = False
     ) -> Any:
-        ours = _OURS.get(reftype, reftype)
-        return super()._update_and_maybe_create_winfos(t, ours, update_existing)
+        category = _OURS.get(reftype, reftype)
+        return super()._update_and_maybe_create_winfos(t, category, update_existing)
 
     def _track(self, reftype: _RefType, t: torch.Tensor) -> None:
         known = _storage(t) in self._WINFO

@@ -71,27 +71,27 @@ _RESULTS = re.compile(
 
 def rows(saved: Iterable[Saved]) -> tuple[SavedRow, ...]:
     """The tensors that one forward pass saved; equal ones of different layers form one row."""
-    found: Counter[SavedRow] = Counter()
-    for name, one in _named(tuple(saved)):
+    counts: Counter[SavedRow] = Counter()
+    for name, t in _named(tuple(saved)):
         row = SavedRow(
-            name=name, module=_BLOCK.sub(r"\1blocks.*.", one.module).rstrip("."),
-            operator=one.operator, shape=one.shape, dtype=one.dtype, bytes=one.bytes, count=1,
+            name=name, module=_BLOCK.sub(r"\1blocks.*.", t.module).rstrip("."),
+            operator=t.operator, shape=t.shape, dtype=t.dtype, bytes=t.bytes, count=1,
         )  # fmt: skip
-        found[row] += 1
-    return tuple(row.model_copy(update={"count": count}) for row, count in found.items())
+        counts[row] += 1
+    return tuple(row.model_copy(update={"count": count}) for row, count in counts.items())
 
 
-def _part(one: Saved) -> str:
+def _part(tensor: Saved) -> str:
     """The module of a tensor inside its block, or where it stands outside of all."""
-    return _BLOCK.sub("", one.module) or ("block" if _BLOCK.match(one.module) else "stage")
+    return _BLOCK.sub("", tensor.module) or ("block" if _BLOCK.match(tensor.module) else "stage")
 
 
-def _kept_for_the_core(part: str, one: Saved) -> str:
+def _kept_for_the_core(part: str, tensor: Saved) -> str:
     """What attention reads besides its inputs; empty for other tensors."""
-    if part == "attention.core" and one.maker.endswith("attention.indexer"):
+    if part == "attention.core" and tensor.maker.endswith("attention.indexer"):
         return "indexer choice"
     # A mask is created once, in the first step, for all layers.
-    return "window mask" if part == "attention.core" and one.operator in _MASK else ""
+    return "window mask" if part == "attention.core" and tensor.operator in _MASK else ""
 
 
 @dataclass(frozen=True)
@@ -110,13 +110,13 @@ class _Modules:
     @classmethod
     def of(cls, saved: tuple[Saved, ...]) -> _Modules:
         tokens: dict[str, int] = {}
-        for one in saved:
-            if len(one.shape) == 3:
-                tokens[one.module] = min(one.shape[1], tokens.get(one.module, one.shape[1]))
+        for t in saved:
+            if len(t.shape) == 3:
+                tokens[t.module] = min(t.shape[1], tokens.get(t.module, t.shape[1]))
         return cls(
-            {one.module.removesuffix("output").rstrip(".") for one in saved if _joined(one)},
-            Counter(one.module for one in saved if _is_input(one)),
-            {one.module for one in saved if _RESULTS.match(one.operator)},
+            {s.module.removesuffix("output").rstrip(".") for s in saved if _joined(s)},
+            Counter(s.module for s in saved if _is_input(s)),
+            {s.module for s in saved if _RESULTS.match(s.operator)},
             tokens,
         )
 
@@ -125,27 +125,27 @@ def _named(saved: tuple[Saved, ...]) -> Iterator[tuple[str, Saved]]:
     dropped: Counter[str] = Counter()
     inputs: Counter[str] = Counter()
     modules = _Modules.of(saved)
-    for one in saved:
-        part = _part(one)
-        if part == "block" and one.maker == one.module:
-            dropped[one.module] += 1
-            name = ("attention", "mlp")[dropped[one.module] > 1] + " dropout mask"
-        elif known := _kept_for_the_core(part, one):
+    for tensor in saved:
+        part = _part(tensor)
+        if part == "block" and tensor.maker == tensor.module:
+            dropped[tensor.module] += 1
+            name = ("attention", "mlp")[dropped[tensor.module] > 1] + " dropout mask"
+        elif known := _kept_for_the_core(part, tensor):
             name = known
-        elif _is_input(one):
-            order = _INPUTS if one.module in modules.ran else _CHECKPOINTED
-            several = modules.inputs[one.module] > 1
-            name = order[inputs[one.module] % 3] if several else "query"
-            inputs[one.module] += 1
-        elif part == "mlp" and not f"{one.maker}.".startswith(f"{one.module}."):
+        elif _is_input(tensor):
+            order = _INPUTS if tensor.module in modules.ran else _CHECKPOINTED
+            has_several = modules.inputs[tensor.module] > 1
+            name = order[inputs[tensor.module] % 3] if has_several else "query"
+            inputs[tensor.module] += 1
+        elif part == "mlp" and not f"{tensor.maker}.".startswith(f"{tensor.module}."):
             name = "mlp norm output"  # the input of a recomputed MLP
         else:
-            longer = len(one.shape) == 3 and one.shape[1] > modules.tokens[one.module]
-            name = _made_row(part, one, longer) or _row(part, one)
+            longer = len(tensor.shape) == 3 and tensor.shape[1] > modules.tokens[tensor.module]
+            name = _made_row(part, tensor, longer) or _row(part, tensor)
         # If context parallelism exchanges heads for tokens, the projection's input is a new tensor.
         if name == "attention output" and part == "attention.core":
-            name += " by heads" * (one.module.removesuffix(".core") in modules.exchanged)
-        yield "encoder " * bool(_ENCODER.match(one.module)) + name, one
+            name += " by heads" * (tensor.module.removesuffix(".core") in modules.exchanged)
+        yield "encoder " * bool(_ENCODER.match(tensor.module)) + name, tensor
 
 
 def _is_input(tensor: Saved) -> bool:

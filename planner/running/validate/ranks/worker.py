@@ -31,10 +31,10 @@ class ProgressReporter:
     def __init__(self, folder: Path, rank: int) -> None:
         self.path, self.count = folder / run_files.heartbeat_file(rank), 0
 
-    def __call__(self, words: str) -> None:
+    def __call__(self, text: str) -> None:
         """Write the next heartbeat."""
         self.count += 1
-        run_files.write(self.path, Heartbeat(words=words, count=self.count, pid=os.getpid()))
+        run_files.write(self.path, Heartbeat(words=text, count=self.count, pid=os.getpid()))
 
 
 def load_script(path: Path) -> Any:
@@ -67,11 +67,11 @@ class Training:
         self.batch = train.batch()
         self.losses: list[float] = []
 
-    def steps(self, what: str, number: int) -> list[float]:
+    def steps(self, label: str, number: int) -> list[float]:
         """The seconds of each of `number` steps."""
         seconds = []
-        for one in range(1, number + 1):
-            self.say(f"{what} step {one} of {number}")
+        for step in range(1, number + 1):
+            self.say(f"{label} step {step} of {number}")
             start = time.perf_counter()
             loss = self.train.train_step(self.models, self.pipeline, self.optimizer, *self.batch)
             seconds.append(time.perf_counter() - start)

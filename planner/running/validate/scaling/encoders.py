@@ -21,7 +21,7 @@ def narrowed(
     parts: the number of ranks that may split an image; tokens: encoder positions of a sample, if
     the training gives them.
     """
-    return tuple(_encoder(one, hidden, scale, parts, tokens) for one in model.encoders)
+    return tuple(_encoder(e, hidden, scale, parts, tokens) for e in model.encoders)
 
 
 def _encoder(

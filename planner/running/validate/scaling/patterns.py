@@ -22,7 +22,7 @@ from cost_models.spec import MLASpec, ModelSpec
 
 Pattern = tuple[tuple[Sublayer, ...], ...]
 # Limit on heads per shared head: query heads per key head, value heads per key head.
-_MOST_SHARED = 4
+_MAX_SHARED = 4
 _LATENT_DIMS = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
 
@@ -59,8 +59,8 @@ def shortened(model: ModelSpec, layers: int) -> ModelSpec:
     """The model with fewer layers, which begin with one of every kind, in order of appearance."""
     if not model.layer_pattern or layers >= model.num_layers:
         return model.model_copy(update={"num_layers": layers})
-    whole = model.layer_pattern * (-(-model.num_layers // len(model.layer_pattern)))
-    kinds = tuple(dict.fromkeys(whole[: model.num_layers]))
+    pattern = model.layer_pattern * (-(-model.num_layers // len(model.layer_pattern)))
+    kinds = tuple(dict.fromkeys(pattern[: model.num_layers]))
     return model.model_copy(update={"num_layers": layers, "layer_pattern": kinds[:layers]})
 
 
@@ -84,7 +84,7 @@ def _mamba2(block: Mamba2, scale: Scale) -> dict[str, Any]:
 
 
 def _delta_net(block: GatedDeltaNet, scale: Scale) -> dict[str, Any]:
-    shared = min(block.num_value_heads // block.num_key_heads, _MOST_SHARED)
+    shared = min(block.num_value_heads // block.num_key_heads, _MAX_SHARED)
     keys = scale.heads(block.num_key_heads)
     dims = {n: scale.dim(getattr(block, n)) for n in ("key_head_dim", "value_head_dim")}
     ranks = {
@@ -114,7 +114,7 @@ def _fields(block: Sublayer, scale: Scale) -> dict[str, Any]:
         rank = scale.dim(block.time_step_rank)
         return {"inner_size": scale.width(block.inner_size), "time_step_rank": rank}
     if isinstance(block, LinearRecurrentUnit):
-        blocks = min(block.num_blocks, _MOST_SHARED)  # must divide the width, a multiple of 8
+        blocks = min(block.num_blocks, _MAX_SHARED)  # must divide the width, a multiple of 8
         return {"width": scale.width(block.width), "num_blocks": blocks if blocks != 3 else 2}
     if isinstance(block, MLP | TimeMix | ChannelMix):
         return {"width": block.width and scale.width(block.width)}
@@ -132,7 +132,7 @@ def narrowed_latents(mla: MLASpec | None, scale: Scale) -> MLASpec | None:
 
 
 def _attention(block: Attention, scale: Scale) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "window": scale.tokens(block.window), "chunk": scale.tokens(block.chunk),
         "head_dim": block.head_dim and scale.dim(block.head_dim),
         "value_head_dim": block.value_head_dim and scale.dim(block.value_head_dim),
@@ -141,8 +141,8 @@ def _attention(block: Attention, scale: Scale) -> dict[str, Any]:
     if groups is not None:
         # If the block has the model's number of heads, take tp groups, which divide them.
         groups = scale.heads(groups) if heads is not None else scale.tp
-        found["num_query_groups"] = groups
+        fields["num_query_groups"] = groups
     if heads is not None:
-        shared = min(heads // (block.num_query_groups or heads), _MOST_SHARED)
-        found["num_attention_heads"] = (groups or scale.heads(heads)) * shared
-    return found
+        shared = min(heads // (block.num_query_groups or heads), _MAX_SHARED)
+        fields["num_attention_heads"] = (groups or scale.heads(heads)) * shared
+    return fields

@@ -27,7 +27,7 @@ from planner.running.validate.scaling import encoders as scale_encoders
 from planner.running.validate.scaling import patterns as scale_patterns
 
 # Limit on CPU processes on one machine; starting 8 takes 20 s on two cores.
-MOST_CPU_PROCESSES = 8
+MAX_CPU_PROCESSES = 8
 # The dimensions in the order in which they are reduced.
 _REDUCTION_ORDER = ("dp", "cp", "tp", "pp")
 # What a run hides when a field is reduced; "": nothing beyond the other fields.
@@ -76,9 +76,9 @@ def scaled(request: PlanRequest, sizes: Sizes | None = None) -> Scaled:
     model on GPUs, except for the number of layers.
     Raises RequestError if no smaller plan satisfies the rules of the script.
     """
-    here = local.cluster()
-    on_cpu = here.groups[0].accelerator.id == local.CPU_ID
-    processes = MOST_CPU_PROCESSES if on_cpu else here.accelerators
+    machine = local.cluster()
+    on_cpu = machine.groups[0].accelerator.id == local.CPU_ID
+    processes = MAX_CPU_PROCESSES if on_cpu else machine.accelerators
     same = request.cluster.name.startswith("local")
     degrees = _degrees(request.named_plan, processes)
     return _scaled_to(request, degrees, local.cluster, sizes or Sizes(), same, on_cpu and not same)
@@ -92,9 +92,9 @@ def on_one_node(request: PlanRequest) -> Scaled:
     group = request.cluster.groups[0]
 
     def node(ranks: int) -> ClusterSpec:
-        one = group.model_copy(update={"nodes": 1, "accelerators_per_node": ranks})
+        shrunk = group.model_copy(update={"nodes": 1, "accelerators_per_node": ranks})
         name = f"1x{ranks}x{group.accelerator.id}"
-        return request.cluster.model_copy(update={"groups": (one,), "name": name})
+        return request.cluster.model_copy(update={"groups": (shrunk,), "name": name})
 
     degrees = _degrees(request.named_plan, group.accelerators_per_node)
     return _scaled_to(request, degrees, node, Sizes(), same=False, narrow=False)
@@ -124,14 +124,14 @@ def _scaled_to(
         update={"global_batch_size": _batch(request, degrees, plan, same, small)}
     )
     cluster = cluster_of(plan.accelerators)
-    asked = request.model_copy(
+    shrunk = request.model_copy(
         update={"model": model, "training": training, "plan": plan, "cluster": cluster}
     )
-    reasons = plan_answers.illegal(asked, plan)
+    reasons = plan_answers.illegal(shrunk, plan)
     if reasons:
         text = "; ".join(reason.text for reason in reasons)
         raise refuse("/plan", "cannot_scale", f"scaled to {plan.accelerators} processes: {text}")
-    return Scaled(asked, tuple(_changes(request, asked)))
+    return Scaled(shrunk, tuple(_changes(request, shrunk)))
 
 
 def _degrees(plan: ParallelPlan, processes: int) -> dict[str, int]:
@@ -166,8 +166,8 @@ def _narrower_model(
     shared = min(model.num_attention_heads // model.num_query_groups, 4)
     groups = tp * max(1, small.hidden_size // (head_dim * shared * tp))
     heads = groups * shared
-    whole = model.num_attention_heads * model.head_dim == model.hidden_size
-    hidden = heads * head_dim if whole else small.hidden_size
+    is_square = model.num_attention_heads * model.head_dim == model.hidden_size
+    hidden = heads * head_dim if is_square else small.hidden_size
     shrunk = hidden / model.hidden_size
 
     def width(full: int) -> int:
@@ -247,27 +247,27 @@ def _scaled_plan(
 
 def _shares(full: tuple[int, ...], pp: int, chunks: int, per_chunk: int) -> tuple[int, ...]:
     """Layers of pp stages; the end stages stay shorter than the middle if they were."""
-    most = per_chunk * chunks
+    largest = per_chunk * chunks
     middle = max(full)
 
     def share(layers: int) -> int:
         # Several chunks are split evenly, as the wave schedules require.
-        return most if layers == middle or chunks > 1 else max(1, most - 1)
+        return largest if layers == middle or chunks > 1 else max(1, largest - 1)
 
     ends = (share(full[0]), share(full[-1]))
-    return (most,) if pp == 1 else (ends[0], *[most] * (pp - 2), ends[1])
+    return (largest,) if pp == 1 else (ends[0], *[largest] * (pp - 2), ends[1])
 
 
 def _batch(
     request: PlanRequest, degrees: dict[str, int], plan: ParallelPlan, same: bool, small: Sizes
 ) -> int:
     """Global batch size: the same micro-batches per stage as before, up to a small limit."""
-    asked = request.plan
-    assert asked is not None
-    full = asked.micro_batches(request.training.global_batch_size)
-    if same and plan.pp == asked.pp:
+    full_plan = request.plan
+    assert full_plan is not None
+    full = full_plan.micro_batches(request.training.global_batch_size)
+    if same and plan.pp == full_plan.pp:
         return full * plan.micro_batch_size * plan.dp
-    per_stage = min(max(full // asked.pp, 1), small.micro_batches_per_stage)
+    per_stage = min(max(full // full_plan.pp, 1), small.micro_batches_per_stage)
     count = min(full, per_stage * degrees["pp"])
     schedule = SCHEDULES[plan.schedule]
     while plan.pp > 1 and schedule.allowed(plan.pp, plan.vpp, count) and count < 4096:
@@ -280,11 +280,9 @@ def _changes(request: PlanRequest, used: PlanRequest) -> Iterator[Change]:
     for part, fields in _HIDES.items():
         was, now = getattr(request, part), getattr(used, part)
         for name, hides in fields.items():
-            before, after = getattr(was, name), getattr(now, name)
-            if before != after:
-                yield Change(
-                    field=f"{part}/{name}", was=_plain(before), now=_plain(after), hides=hides
-                )
+            old, new = getattr(was, name), getattr(now, name)
+            if old != new:
+                yield Change(field=f"{part}/{name}", was=_plain(old), now=_plain(new), hides=hides)
     if request.cluster.name != used.cluster.name:
         yield Change(
             field="cluster", was=request.cluster.name, now=used.cluster.name,
@@ -298,7 +296,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, MoESpec):
         return f"{value.num_experts} experts of {value.expert_ffn_hidden_size}, top {value.top_k}"
     if isinstance(value, tuple) and value and isinstance(value[0], EncoderSpec):
-        return "; ".join(f"{one.num_layers} layers of {one.hidden_size}" for one in value)
+        return "; ".join(f"{e.num_layers} layers of {e.hidden_size}" for e in value)
     if isinstance(value, tuple):
         return f"{len(value)} layers of {len(set(value))} kinds"
     return value

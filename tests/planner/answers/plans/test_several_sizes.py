@@ -82,7 +82,7 @@ def test_where_the_spaces_are_too_large_together_each_is_searched_alone(
 ) -> None:
     request, clusters = asked("llama-3.1-8b", {}, SPACE), of_nodes("h100-sxm", (1, 2, 4))
     together = [one.outcome.best for one in fastest_on_each(request, clusters)]
-    monkeypatch.setattr(space_module, "MOST_CANDIDATES", 40_000)
+    monkeypatch.setattr(space_module, "MAX_CANDIDATES", 40_000)
     assert [one.outcome.best for one in fastest_on_each(request, clusters)] == together
 
 

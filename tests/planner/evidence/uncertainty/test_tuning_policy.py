@@ -14,8 +14,8 @@ from planner.evidence.uncertainty.tuning_policy import (
     UNLIKELY,
     WORTH,
     advised,
-    believed,
     improvement,
+    plan_belief,
 )
 from tools.accuracy.tune_replay import tried
 
@@ -62,8 +62,8 @@ def test_where_nothing_is_off_it_ends_soon() -> None:
 
 
 def test_a_measured_time_is_believed_and_tells_of_plans_alike() -> None:
-    before = believed(KNOWN, PLANS, PREDICTED, {})
-    after = believed(KNOWN, PLANS, PREDICTED, {0: 1.1})
+    before = plan_belief(KNOWN, PLANS, PREDICTED, {})
+    after = plan_belief(KNOWN, PLANS, PREDICTED, {0: 1.1})
     assert np.exp(before.mean) == pytest.approx(PREDICTED)
     assert np.exp(after.mean[0]) == pytest.approx(1.1, rel=2e-3)
     assert after.deviation[0] < 0.006
@@ -77,14 +77,14 @@ def test_plans_that_spend_their_time_alike_are_one() -> None:
     several = [features(tp=0.2 + 1e-4 * i) for i in range(40)]
     predicted = np.full(40, 1.0)
     measured = {0: 1.0}
-    assert advised(believed(KNOWN, several, predicted, measured), measured).ends
+    assert advised(plan_belief(KNOWN, several, predicted, measured), measured).ends
     apart = [features(tp=0.01 * i) for i in range(40)]
-    assert not advised(believed(KNOWN, apart, predicted, measured), measured).ends
+    assert not advised(plan_belief(KNOWN, apart, predicted, measured), measured).ends
 
 
 def test_one_strange_run_says_less_of_others() -> None:
-    usual = believed(KNOWN, PLANS, PREDICTED, {0: 1.0, 1: 1.0, 2: 1.0})
-    strange = believed(KNOWN, PLANS, PREDICTED, {0: 1.0, 1: 2.0, 2: 1.0})
+    usual = plan_belief(KNOWN, PLANS, PREDICTED, {0: 1.0, 1: 1.0, 2: 1.0})
+    strange = plan_belief(KNOWN, PLANS, PREDICTED, {0: 1.0, 1: 2.0, 2: 1.0})
     moved = strange.mean - usual.mean
     assert np.exp(strange.mean[1]) == pytest.approx(2.0, rel=5e-3)
     assert moved[3:].max() < 0.15
@@ -95,16 +95,16 @@ def test_two_plans_alike_that_contradict_each_other_leave_a_belief() -> None:
     alike = [PLANS[0], replace(PLANS[0], shares=PLANS[0].shares), *PLANS[1:]]
     predicted = np.concatenate([PREDICTED[:1], PREDICTED])
     measured = {0: predicted[0], 1: 1.14 * predicted[1]}
-    found = believed(KNOWN, alike, predicted, measured)
+    found = plan_belief(KNOWN, alike, predicted, measured)
     assert found.deviation.max() < 0.3
     assert np.exp(found.mean[:2]) == pytest.approx(1.07 * predicted[:2], rel=0.03)
 
 
 @pytest.mark.parametrize("times", [0.1, 0.5, 3.0])
 def test_a_machine_that_is_far_off_is_so_for_every_plan(times: float) -> None:
-    one = believed(KNOWN, PLANS, PREDICTED, {0: times * PREDICTED[0]})
+    one = plan_belief(KNOWN, PLANS, PREDICTED, {0: times * PREDICTED[0]})
     assert np.exp(one.mean[1:6]) == pytest.approx(times * PREDICTED[1:6], rel=0.1)
-    two = believed(KNOWN, PLANS, PREDICTED, {i: times * PREDICTED[i] for i in (0, 8)})
+    two = plan_belief(KNOWN, PLANS, PREDICTED, {i: times * PREDICTED[i] for i in (0, 8)})
     assert np.exp(two.mean) == pytest.approx(times * PREDICTED, rel=0.05)
 
 
@@ -116,21 +116,21 @@ def test_expected_improvement_is_that_of_draws() -> None:
 
 
 def test_advice_is_the_same_at_every_call_and_ends_when_all_are_measured() -> None:
-    belief = believed(KNOWN, PLANS, PREDICTED, {0: 1.0})
+    belief = plan_belief(KNOWN, PLANS, PREDICTED, {0: 1.0})
     one, other = (advised(belief, {0: 1.0}) for _ in range(2))
     assert one.next == other.next != 0
     assert one.chance == other.chance > UNLIKELY
     assert one.gains[0] == 0.0
     assert one.chances.sum() == pytest.approx(1.0)
     everything = dict(enumerate(PREDICTED.tolist()))
-    last = advised(believed(KNOWN, PLANS, PREDICTED, everything), everything)
+    last = advised(plan_belief(KNOWN, PLANS, PREDICTED, everything), everything)
     assert last.ends
     assert last.next is None
     assert last.chances.argmax() == 0
 
 
 def test_the_first_is_the_one_expected_fastest() -> None:
-    belief = believed(KNOWN, PLANS, PREDICTED[::-1].copy(), {})
+    belief = plan_belief(KNOWN, PLANS, PREDICTED[::-1].copy(), {})
     advice = advised(belief, {})
     assert advice.next == len(PLANS) - 1
     assert not advice.ends

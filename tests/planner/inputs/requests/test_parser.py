@@ -10,7 +10,7 @@ import pytest
 
 import planner.inputs.requests.parser as documents
 from cost_models.plans import ParallelPlan
-from planner.documents.problems import MOST_PROBLEMS, RequestError, problem_document
+from planner.documents.problems import MAX_PROBLEMS, RequestError, problem_document
 from planner.inputs.requests.parser import parse_request
 from tests.fixtures.call_bound import bounded_work
 
@@ -265,14 +265,14 @@ def test_a_long_list_of_problems_is_cut(over: dict[str, Any]) -> None:
     with bounded_work(), pytest.raises(RequestError) as caught:
         parse_request({**ASKED, **over})
     *listed, rest = caught.value.problems
-    assert len(listed) == MOST_PROBLEMS
+    assert len(listed) == MAX_PROBLEMS
     assert all(problem.code != "more" for problem in listed)
     missing = 2 if "training" in over else 0
-    assert (rest.code, rest.got) == ("more", 19_000 - MOST_PROBLEMS + missing)
+    assert (rest.code, rest.got) == ("more", 19_000 - MAX_PROBLEMS + missing)
     document = problem_document(caught.value.problems)
     assert document["detail"].startswith(f"{19_000 + missing:,} problems")
     again = caught.value.under("/x").problems
-    assert (len(again), again[-1].got) == (MOST_PROBLEMS + 1, rest.got)
+    assert (len(again), again[-1].got) == (MAX_PROBLEMS + 1, rest.got)
 
 
 def test_what_the_catalog_fills_in_is_marked() -> None:

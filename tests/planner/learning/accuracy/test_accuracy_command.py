@@ -17,7 +17,7 @@ from planner.learning.accuracy.accuracy_answer import AccuracyAnswer
 from planner.learning.accuracy.compute import answer_of
 from planner.learning.accuracy.predict import predict
 from planner.presentation.drawing.accuracy_page import page
-from planner.presentation.drawing.accuracy_plot import MARKS, MOST_POINTS, drawable, scatter, strip
+from planner.presentation.drawing.accuracy_plot import MARKS, MAX_POINTS, drawable, scatter, strip
 from planner.presentation.terminal.progress_bar import counted
 from tests.fixtures.commands import Planner
 from tests.planner.learning.accuracy.drawn_runs import ROW, written
@@ -147,10 +147,10 @@ def test_a_page_of_nothing_measured(tmp_path: Path) -> None:
 
 def test_very_many_rows_are_drawn_thinned(data: Path) -> None:
     answer = answer_of(data.name, map(predict, read_runs(data)))
-    many = [answer.rows[0]] * (MOST_POINTS + 7)
-    assert len(drawable(many)) == MOST_POINTS
+    many = [answer.rows[0]] * (MAX_POINTS + 7)
+    assert len(drawable(many)) == MAX_POINTS
     large = answer.model_copy(update={"rows": many})
-    assert f"{MOST_POINTS:,} of {MOST_POINTS + 7:,} rows are drawn" in page(large)
+    assert f"{MAX_POINTS:,} of {MAX_POINTS + 7:,} rows are drawn" in page(large)
 
 
 def test_progress_is_for_a_terminal_that_waits(

@@ -14,7 +14,7 @@ from planner.documents.problems import RequestError
 from planner.evidence.uncertainty import site_storage as storage
 from planner.evidence.uncertainty.error_features import FACTORS, ErrorFeatures
 from planner.evidence.uncertainty.posterior import posterior, site_noise_factor
-from planner.evidence.uncertainty.site import MOST_RUNS, LearnedRun, Site
+from planner.evidence.uncertainty.site import MAX_RUNS, LearnedRun, Site
 from planner.evidence.uncertainty.site_corrections import errors, kinds, site_answer
 from planner.evidence.uncertainty.site_pricing import current
 from tests.planner.learning.sites.runs import NAMES, log, run, site
@@ -168,7 +168,7 @@ def test_damaged_file_says_where() -> None:
 
 def test_runs_are_bounded() -> None:
     one = run(NAMES[0])
-    many = tuple(one.model_copy(update={"id": f"{i:012x}"}) for i in range(MOST_RUNS + 1))
+    many = tuple(one.model_copy(update={"id": f"{i:012x}"}) for i in range(MAX_RUNS + 1))
     with pytest.raises(RequestError, match="keeps at most 1,000"):
         storage.learn("lab", many)
     assert storage.names() == ()

@@ -8,7 +8,7 @@ import pytest
 
 from planner.documents.problems import RequestError, join
 from planner.inputs.requests.parser import parse_request
-from planner.running.sweeps.grid import MOST_QUESTIONS, parse_grid
+from planner.running.sweeps.grid import MAX_QUESTIONS, parse_grid
 from tests.fixtures.call_bound import bounded_work
 
 TRAINING = {"seq_length": 4096, "global_batch_size": 64}
@@ -151,7 +151,7 @@ def test_every_bad_value_is_told() -> None:
 
 def test_the_most_questions() -> None:
     limits = {f"search.limits.{name}.max": [*range(1, 318)] for name in ("tp", "pp")}
-    assert 317 * 317 > MOST_QUESTIONS >= 316 * 316
+    assert 317 * 317 > MAX_QUESTIONS >= 316 * 316
     with pytest.raises(RequestError, match="at most 100,000 questions, got 100489"):
         parse_grid(grid(limits))
 

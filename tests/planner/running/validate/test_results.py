@@ -41,10 +41,10 @@ def test_a_result_stays_with_its_plan() -> None:
     first = results.keep(request(2), REPORT)
     second = results.keep(request(2), {**REPORT, "verdict": "outside"})
     results.keep(request(4), REPORT)
-    assert [kept.id for kept in results.about(request(2))] == [second.id, first.id]
+    assert [kept.id for kept in results.of_request(request(2))] == [second.id, first.id]
     assert len(results.everything()) == 3
     assert results.find(first.id) == first
-    assert results.about(request(8)) == []
+    assert results.of_request(request(8)) == []
     assert "within, 1.5 s measured, 1.25 s predicted" in first.sentence
 
 

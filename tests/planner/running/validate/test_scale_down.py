@@ -17,7 +17,7 @@ from planner.frameworks.base import Unsupported
 from planner.frameworks.pytorch import FRAMEWORK
 from planner.inputs.requests.parser import parse_request
 from planner.running.validate.as_pytorch_script import native
-from planner.running.validate.scaling.scale_down import MOST_CPU_PROCESSES, scaled
+from planner.running.validate.scaling.scale_down import MAX_CPU_PROCESSES, scaled
 from tests.fixtures.small_patterns import PATTERNS
 from tests.fixtures.tiers import examples
 
@@ -197,10 +197,10 @@ class TestScale:
         assume(not illegal(asked, asked.plan))
         small = scaled(asked)
         used = native(small.request, compiled=False)
-        assert used.plan.accelerators <= MOST_CPU_PROCESSES
+        assert used.plan.accelerators <= MAX_CPU_PROCESSES
         assert not FRAMEWORK.reasons(used.request, used.plan)
         for name in ("tp", "pp"):
-            if small.plan.accelerators < MOST_CPU_PROCESSES:
+            if small.plan.accelerators < MAX_CPU_PROCESSES:
                 assert getattr(small.plan, name) > 1 or getattr(asked.plan, name) == 1
 
 
