@@ -19,7 +19,7 @@ from cost_models.activation_memory import (
     micro_batch,
     micro_batch_bytes,
 )
-from cost_models.arrays import per_row
+from cost_models.arrays import maximum, minimum, per_row, rows_of, where
 from cost_models.collectives import COMMUNICATION_FIELDS
 from cost_models.data_parallel import (
     TRAINED,
@@ -95,7 +95,7 @@ class KeyedPlans:
     held: HeldParameters
     trained: HeldParameters
     frozen: HeldParameters | None
-    micro_batches: FloatArray
+    micro_batches: Array
 
     @cached_property
     def runtime(self) -> Traits:
@@ -135,8 +135,8 @@ class KeyedPlans:
         """Of what the layers of a stage save, the share that waits in host memory: 0 to 1."""
         plans = self.plans
         layers = sum(self.stages.spread(each[slot]) for each in self.table.layers)
-        share = np.minimum(plans.offload_num_layers / np.maximum(layers, 1), 1.0)
-        return plans.offload_activations * np.where(plans.offload_num_layers > 0, share, 1.0)
+        share = minimum(plans.offload_num_layers / maximum(layers, 1), 1.0)
+        return plans.offload_activations * where(plans.offload_num_layers > 0, share, 1.0)
 
     def take(self, rows: IntArray) -> KeyedPlans:
         """A subset of the plans; the amounts of keys are shared."""
@@ -146,7 +146,7 @@ class KeyedPlans:
             layers=self.layers.take(rows),
             state=self.state.take(rows),
             stages=self.stages.take(rows),
-            micro_batches=self.micro_batches[rows],
+            micro_batches=rows_of(self.micro_batches, rows),
         )
 
     def with_layout(self, model: ModelSpec, plans: Plans) -> KeyedPlans:
@@ -231,8 +231,7 @@ def gather(
     held, trained, frozen = s.memo.of("held", state_plans, lambda: _held(s, state_plans))
     return KeyedPlans(
         plans, layers, layer_plans, state, state_plans, stages, table, micro, held_bytes,
-        held, trained, frozen,
-        per_row(count, len(plans)),
+        held, trained, frozen, count if plans.is_one else per_row(count, len(plans)),
     )  # fmt: skip
 
 
@@ -263,6 +262,6 @@ def by_schedule(plans: Plans, value: Callable[[PipelineSchedule], Array]) -> Arr
     result: Array | None = None
     for c in np.unique(plans.schedule).tolist():
         own = value(SCHEDULES[VOCABULARIES["schedule"][c]])
-        result = own if result is None else np.where(plans.schedule == c, own, result)
+        result = own if result is None else where(plans.schedule == c, own, result)
     assert result is not None
     return result

@@ -18,10 +18,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Literal
 
-import numpy as np
-
 from cost_models.adapters import adapted
-from cost_models.arrays import max_of
+from cost_models.arrays import any_of, max_of, maximum
 from cost_models.blocks.autocast import NARROWED_BYTES, WIDENED_BYTES
 from cost_models.blocks.base import Block, End, Mixer
 from cost_models.blocks.head import Head
@@ -189,7 +187,7 @@ class TrainableModel:
             return tuple(record for record, _ in records)
         gemms = _frozen(records)
         frozen = {gemm.name: gemm for gemm in gemms.values()}
-        unpacked = self._unpacked(frozen.values(), d, packed) if np.any(packed) else {}
+        unpacked = self._unpacked(frozen.values(), d, packed) if any_of(packed) else {}
         changed: list[Record] = []
         for record, trained in records:
             match record:
@@ -236,8 +234,8 @@ class TrainableModel:
         adapted = [one for one in readers if one.name in self._adapted]
         if adapted and not self.training.lora_dropout:
             gemm = adapted[0]
-            kept = np.maximum(kept, 1.0 - d.runtime.casts_adapters * d.eager)
-        if np.any(kept) and gemm.name not in KEPT_INPUTS:
+            kept = maximum(kept, 1.0 - d.runtime.casts_adapters * d.eager)
+        if any_of(kept) and gemm.name not in KEPT_INPUTS:
             yield replace(
                 tensor,
                 elements=gemm.m * gemm.groups * gemm.k,
@@ -253,7 +251,7 @@ class TrainableModel:
         held = packed * d.runtime.holds_frozen_inputs
         # Parallel branches behind one norm have one input.
         shared = self.model.parallel_residual and self.model.norms_per_layer == 1
-        if np.any(held) and not (shared and gemm.name == "fc1"):
+        if any_of(held) and not (shared and gemm.name == "fc1"):
             elements = gemm.m * gemm.groups * gemm.k
             active = gemm.active * held
             yield SavedTensor(f"{gemm.name} input before", elements, d.activation_bytes, (), active)
@@ -343,8 +341,8 @@ class TrainableModel:
         drops = float(self.training.lora_dropout > 0)
         element = d.activation_bytes + (FP32_BYTES - d.activation_bytes) * casts
         dropout = drops * (2.0 * element + MASK_BYTES)
-        copies = np.maximum(casts, drops)
-        if not np.any(copies):
+        copies = maximum(casts, drops)
+        if not any_of(copies):
             return
         moved = (dropout + casts * (NARROWED_BYTES + WIDENED_BYTES)) * size
         yield MemoryBoundKernel(f"{name} input", moved, moved, gemm.module, gemm.active * copies)

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from cost_models.arrays import any_of
 from cost_models.blocks.records import MemoryBoundKernel, Record, SavedTensor
 from cost_models.sources import Array, formula
 
@@ -37,7 +36,7 @@ def input_casts(d: Dims, name: str, width: float, products: float, module: str) 
     torch.compile fuses them with the norm.
     """
     elements, apart = d.tokens * width, d.autocast * d.eager
-    if not np.any(apart):
+    if not any_of(apart):
         return
     forward, backward = (
         NARROWED_BYTES * products * elements,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from cost_models.arrays import any_of, maximum, minimum
 from cost_models.blocks.base import End
 from cost_models.blocks.embedding import padded_vocab_size
 from cost_models.blocks.norm import FP32_BYTES, norm_copies, norm_parameters
@@ -80,7 +81,7 @@ class Head(End):
         yield Gemm("logits", d.tokens, vocab, hidden, fp8=False)
         # A chunk is computed again for its backward: half of the rows each way, without a weight
         # gradient, take as long as one pass.
-        if np.any(d.chunked_loss):
+        if any_of(d.chunked_loss):
             yield Gemm(
                 "logits again", 0.5 * d.tokens, vocab, hidden, fp8=False, trained=False,
                 active=d.chunked_loss * (1.0 - d.runtime.keeps_chunk_logits),
@@ -114,7 +115,7 @@ class Head(End):
         before and after its reduction, and the input gathered again.
         """
         r, width, hidden = d.runtime, d.activation_bytes, float(model.hidden_size)
-        others = np.maximum(d.tokens - d.sharded_tokens, 0.0)
+        others = maximum(d.tokens - d.sharded_tokens, 0.0)
         norm_output = d.sharded_tokens + others * r.keeps_gathered_input
         rows = d.sharded_tokens * hidden
         yield SavedTensor("last norm input", rows, d.residual_bytes, by_operator=1.0)
@@ -122,20 +123,20 @@ class Head(End):
             model, d, "last", rows, d.residual_bytes, ("layernorm",), by_operator=1.0
         )
         yield SavedTensor("last norm output", norm_output * hidden, width, by_operator=1.0)
-        in_place = np.maximum(d.in_place_loss, r.half_precision_logits)
-        half = np.maximum(in_place, d.fused_loss * r.fused_loss_in_place)
+        in_place = maximum(d.in_place_loss, r.half_precision_logits)
+        half = maximum(in_place, d.fused_loss * r.fused_loss_in_place)
         logit_bytes = FP32_BYTES + (width - FP32_BYTES) * half
         whole = 1.0 - d.chunked_loss
         yield SavedTensor("logits", logits, logit_bytes, (), whole, by_operator=1.0)
         kept = d.chunked_loss * r.keeps_chunk_logits
         apart = 1.0 - d.compiled
-        if np.any(kept):
+        if any_of(kept):
             yield SavedTensor("chunks", logits, width + FP32_BYTES * apart, (), kept, 1.0)
         copies = 2.0 * FP32_BYTES + width * (d.tp > 1)
         extra = copies * r.autograd_loss * (1.0 - d.fused_loss)
         half_kept = width * (1.0 - in_place) * (1.0 - r.drops_half_logits)
         # Of a chunk its logits in both types, their logarithms and two gradients are alive.
-        chunk = logits * np.minimum(CHUNK_TOKENS / d.tokens, 1.0)
+        chunk = logits * minimum(CHUNK_TOKENS / d.tokens, 1.0)
         chunk = chunk * (width + 3.0 * FP32_BYTES) * (d.chunked_loss - kept)
         chunk = chunk + logits / KEPT_CHUNKS * (width + 2.0 * FP32_BYTES * apart) * kept
         again = others * (1.0 - r.keeps_gathered_input)
@@ -153,8 +154,8 @@ class Head(End):
         r, width = d.runtime, d.activation_bytes
         vocab = padded_vocab_size(float(model.vocab_size), d.tp, self.divisible_by) / d.tp
         weights = 2.0 * vocab * model.hidden_size * width
-        share = np.minimum(HEAD_CHUNK / d.seq_length, 1.0)
-        each = np.maximum(FP32_BYTES - share * (2.0 * FP32_BYTES + width), 0.0)
+        share = minimum(HEAD_CHUNK / d.seq_length, 1.0)
+        each = maximum(FP32_BYTES - share * (2.0 * FP32_BYTES + width), 0.0)
         by_chunk = r.chunks_head * (1.0 - d.fused_loss) * each * d.tokens * vocab
         spared: Array = by_chunk + d.chunked_loss * r.keeps_chunk_logits * weights
         return spared

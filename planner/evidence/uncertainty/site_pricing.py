@@ -57,7 +57,7 @@ def cost_model(
     return _kept(*asked) if site is None else SiteCostModel(*asked, site=site)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=256)
 def _kept(
     model: ModelSpec,
     cluster: ClusterSpec,
