@@ -27,26 +27,35 @@ def all_of(flags: Any) -> bool:
     return bool(flags.all() if isinstance(flags, np.ndarray) else flags)
 
 
-def where(flags: Any, chosen: Any, other: Any) -> Any:
+def where(flags: Any, chosen: Any, other: Any) -> NDArray[Any]:
     """The element of `chosen` where its flag holds, else of `other`."""
-    for one in (flags, chosen, other):
-        if isinstance(one, np.ndarray):
-            return np.where(flags, chosen, other)
-    return chosen if flags else other
+    found: NDArray[Any]
+    arrays = isinstance(chosen, np.ndarray) or isinstance(other, np.ndarray)
+    if arrays or isinstance(flags, np.ndarray):
+        found = np.where(flags, chosen, other)
+    else:
+        found = chosen if flags else other
+    return found
 
 
-def maximum(one: Any, other: Any) -> Any:
+def maximum(one: Any, other: Any) -> NDArray[Any]:
     """The larger of two elements; NaN where one of them is."""
+    found: NDArray[Any]
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return np.maximum(one, other)
-    return one if one >= other or one != one else other
+        found = np.maximum(one, other)
+    else:
+        found = one if one >= other or one != one else other
+    return found
 
 
-def minimum(one: Any, other: Any) -> Any:
+def minimum(one: Any, other: Any) -> NDArray[Any]:
     """The smaller of two elements; NaN where one of them is."""
+    found: NDArray[Any]
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return np.minimum(one, other)
-    return one if one <= other or one != one else other
+        found = np.minimum(one, other)
+    else:
+        found = one if one <= other or one != one else other
+    return found
 
 
 def sum_of(values: Iterable[Array]) -> Array:

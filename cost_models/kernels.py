@@ -15,6 +15,11 @@ from cost_models.sources import Array, formula
 
 # Tiles of C that matrix libraries choose from, rows x columns; each also transposed.
 TILES = ((256, 128), (128, 128), (128, 64), (64, 64))
+_LARGEST = TILES[0][0] * TILES[0][1]
+# Of each its share of the largest, and how often that halves.
+_SHARES = tuple(
+    (high * wide / _LARGEST, -math.log2(high * wide / _LARGEST)) for high, wide in TILES
+)
 
 MEASURED_QUERY_ROWS = 16384.0 * 16  # of the flash-attention benchmarks: 16k tokens, 16 heads
 
@@ -53,20 +58,18 @@ def gemm_s(
     flop = gemm_flop(m, n, k) * groups
     units = efficiency.multiprocessors
     unit_flop_per_s = peak_flop_per_s / units * efficiency.tile_fraction
-    largest = TILES[0][0] * TILES[0][1]
     rows = {size: np.ceil(m / size) for size in (64, 128, 256)}
     columns = {size: np.ceil(n / size) for size in (64, 128, 256)}
     each = groups / units
     arithmetic: Array = np.inf
-    for high, wide in TILES:
-        share = high * wide / largest
+    for (high, wide), (share, halvings) in zip(TILES, _SHARES, strict=True):
         count = rows[high] * columns[wide]
         if high != wide:
             count = minimum(count, rows[wide] * columns[high])
         count = count * each
         waves = (1.0 - efficiency.wave_share) * maximum(count, 1.0)
         waves = waves + efficiency.wave_share * np.ceil(count)
-        rate = unit_flop_per_s * efficiency.small_tile_fraction ** -math.log2(share)
+        rate = unit_flop_per_s * efficiency.small_tile_fraction**halvings
         one_s = (2.0 * high * wide / rate) * k + share * efficiency.tile_overhead_s
         arithmetic = minimum(arithmetic, waves * one_s)
     moved = gemm_bytes(m, n, k, element_bytes, output_bytes) * groups

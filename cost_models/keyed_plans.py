@@ -19,7 +19,7 @@ from cost_models.activation_memory import (
     micro_batch,
     micro_batch_bytes,
 )
-from cost_models.arrays import maximum, minimum, per_row, rows_of, where
+from cost_models.arrays import maximum, minimum, per_row, where
 from cost_models.collectives import COMMUNICATION_FIELDS
 from cost_models.data_parallel import (
     TRAINED,
@@ -95,7 +95,7 @@ class KeyedPlans:
     held: HeldParameters
     trained: HeldParameters
     frozen: HeldParameters | None
-    micro_batches: Array
+    micro_batches: FloatArray
 
     @cached_property
     def runtime(self) -> Traits:
@@ -136,7 +136,8 @@ class KeyedPlans:
         plans = self.plans
         layers = sum(self.stages.spread(each[slot]) for each in self.table.layers)
         share = minimum(plans.offload_num_layers / maximum(layers, 1), 1.0)
-        return plans.offload_activations * where(plans.offload_num_layers > 0, share, 1.0)
+        shares: Array = where(plans.offload_num_layers > 0, share, 1.0)
+        return plans.offload_activations * shares
 
     def take(self, rows: IntArray) -> KeyedPlans:
         """A subset of the plans; the amounts of keys are shared."""
@@ -146,7 +147,9 @@ class KeyedPlans:
             layers=self.layers.take(rows),
             state=self.state.take(rows),
             stages=self.stages.take(rows),
-            micro_batches=rows_of(self.micro_batches, rows),
+            micro_batches=self.micro_batches[rows]
+            if self.micro_batches.ndim
+            else self.micro_batches,
         )
 
     def with_layout(self, model: ModelSpec, plans: Plans) -> KeyedPlans:

@@ -108,7 +108,8 @@ class Memo:
         if len(keys) > self.FEW:
             return compute()
         # Numbers and arrays of one have the same bytes, but amounts of other shapes.
-        token = (self._number, what, *((column.ndim, column.tobytes()) for _, column in keys.columns()))
+        columns = ((column.ndim, column.tobytes()) for _, column in keys.columns())
+        token = self._number, what, *columns
         found = self._kept.get(token)
         if found is None:
             if len(self._kept) >= self.MOST:

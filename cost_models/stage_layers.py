@@ -104,7 +104,8 @@ def is_loop(schedule: IntArray) -> NDArray[np.bool_]:
 def virtual_stage_count(plans: Plans) -> IntArray:
     """Stages a micro-batch passes: pp x vpp, or pp where two directions each hold a copy."""
     two_way = PLACEMENT_CODES[plans.schedule] == PLACEMENTS.index("two-way")
-    return plans.pp * where(two_way, 1, plans.vpp)
+    count: IntArray = plans.pp * where(two_way, 1, plans.vpp)
+    return count
 
 
 def virtual_stage_layers(

@@ -153,6 +153,8 @@ class TrainableModel:
 
     def records(self, kind: LayerKind, d: Dims) -> tuple[Record, ...]:
         """The records of one micro-batch of a layer, in forward order."""
+        if not self.training.freezes:
+            return tuple(kind.records(self.model, d))
         trains = self.training.trains
         return self._changed(
             [
