@@ -15,11 +15,8 @@ from cost_models.sources import Array, formula
 
 # Tiles of C that matrix libraries choose from, rows x columns; each also transposed.
 TILES = ((256, 128), (128, 128), (128, 64), (64, 64))
-_LARGEST = TILES[0][0] * TILES[0][1]
-# Of each its share of the largest, and how often that halves.
-_SHARES = tuple(
-    (high * wide / _LARGEST, -math.log2(high * wide / _LARGEST)) for high, wide in TILES
-)
+_SHARES = tuple(high * wide / (TILES[0][0] * TILES[0][1]) for high, wide in TILES)
+_HALVINGS = tuple(-math.log2(share) for share in _SHARES)  # of the largest tile
 
 MEASURED_QUERY_ROWS = 16384.0 * 16  # of the flash-attention benchmarks: 16k tokens, 16 heads
 
@@ -62,7 +59,7 @@ def gemm_s(
     columns = {size: np.ceil(n / size) for size in (64, 128, 256)}
     each = groups / units
     arithmetic: Array = np.inf
-    for (high, wide), (share, halvings) in zip(TILES, _SHARES, strict=True):
+    for (high, wide), share, halvings in zip(TILES, _SHARES, _HALVINGS, strict=True):
         count = rows[high] * columns[wide]
         if high != wide:
             count = minimum(count, rows[wide] * columns[high])

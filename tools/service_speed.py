@@ -162,21 +162,28 @@ class Asked(NamedTuple):
 
 
 def measured() -> dict[str, dict[str, float]]:
-    """The median turn of each kind, `of_echo` to the echo's turn beside it."""
+    """The median turn of each kind; `of_echo`: beside the turn of the echo before it."""
     same = post("/v1/estimates", question())
     back = itertools.repeat(same.replace(b"/v1/estimates", b"/echo"))
     with started(ECHO) as bare, started(SERVICE) as service:
-        kinds = {
-            "echo": Asked(*bare, back),
+        echo = {"echo": Asked(*bare, back)}
+        known = {
             "same estimate": Asked(*service, itertools.repeat(same)),
             "other batches": Asked(*service, other_batches()),
             "other lengths": Asked(*service, other_lengths()),
             "other models": Asked(*service, other_models()),
-            "new models": Asked(*service, new_models()),
         }
-        for asked in kinds.values():
-            asked.turn(FIRST_CALLS)
-        turns = [{name: asked.turn(CALLS) for name, asked in kinds.items()} for _ in range(TURNS)]
+        # New models come last: they would drive out what is kept of the others.
+        new = {"new models": Asked(*service, new_models())}
+        first = medians(echo | known)
+        return medians(echo | new) | first
+
+
+def medians(kinds: dict[str, Asked]) -> dict[str, dict[str, float]]:
+    """The median turn of each kind; the first is the echo."""
+    for asked in kinds.values():
+        asked.turn(FIRST_CALLS)
+    turns = [{name: asked.turn(CALLS) for name, asked in kinds.items()} for _ in range(TURNS)]
     for each in turns:
         for own in each.values():
             own["of_echo"] = own["calls_per_s"] / each["echo"]["calls_per_s"]
