@@ -146,9 +146,9 @@ def _pools(settings: Settings, worker: Worker) -> dict[str, Pool]:
     return {
         "searches": Pool(searches, worker, nice=10, warm=bool(settings.warm_up)),
         "brief": Pool(limit(settings.max_concurrency, wait_s), worker, nice=5),
-        # Hundreds of these come and go in a second, so whoever waits has a turn soon.  One process
-        # more than its part of the cores: it computes while the answer of another is on its way.
-        "estimates": Batches(limit(own_cores + 1, 10 * wait_s), estimates_of, worker),
+        # Hundreds of these come and go in a second, so whoever waits has a turn soon.  A caller has
+        # as many processes as cores: with more of them batches are smaller, and cost more each.
+        "estimates": Batches(limit(own_cores + shared, 10 * wait_s), estimates_of, worker),
     }
 
 

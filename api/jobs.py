@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,10 +25,12 @@ def answer(job: Job) -> JobAnswer:
     return JobAnswer.of(job, **_links_and_times(job))
 
 
-def page(jobs: list[Job], limit: int) -> JobPage:
-    """A page of at most `limit` jobs; `jobs` has one more if there is a next page."""
-    rows = tuple(JobRow.of(job, **_links_and_times(job)) for job in jobs[:limit])
-    return JobPage(rows=rows, next=rows[-1].id if len(jobs) > limit else None)
+def page(jobs: list[Job], limit: int, visible: Callable[[Job], bool]) -> JobPage:
+    """A page of those of at most `limit` jobs that are visible; `jobs` has one more if there is a
+    next page.
+    """
+    rows = tuple(JobRow.of(job, **_links_and_times(job)) for job in jobs[:limit] if visible(job))
+    return JobPage(rows=rows, next=jobs[limit - 1].id if len(jobs) > limit else None)
 
 
 def _links_and_times(job: Job) -> dict[str, Any]:

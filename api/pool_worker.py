@@ -34,6 +34,8 @@ build_id()  # once, before the processes that share it are forked
 _REQUEST_ERRORS = (RequestError, IllegalPlan, Unsupported, SpaceTooLarge, Stopped)
 _MOST_KEPT, _LONGEST_KEPT_BYTES = 256, 1 << 16
 _kept: dict[str, bytes] = {}  # estimates of this process by their id, which decides them
+# New objects, and rounds of them: one answer makes thousands, and leaves no cycles behind.
+_COLLECTED_AFTER = 20_000, 20, 20
 _IDLE_S = 0.5  # time without work after which a process prepares for searches
 _TYPICAL = ("gpt3-175b", "128x8xh100-sxm", 2048, 1536), ("mixtral-8x7b", "16x8xh100-sxm", 4096, 512)
 
@@ -116,6 +118,7 @@ def serve(connection: Connection, nice: int, warm: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server says when to end
     os.nice(nice)
     gc.freeze()  # what is imported is never freed: collections need not look at it
+    gc.set_threshold(*_COLLECTED_AFTER)
     typical = list(_TYPICAL) if warm else []
     try:
         while True:

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.arrays import laid_out, maximum
 from cost_models.blocks.embedding import Embedding
 from cost_models.blocks.head import Head
 from cost_models.blocks.records import Record, SavedTensor, TensorParallel, Working
@@ -122,7 +124,7 @@ def working_bytes(records: Iterable[Record]) -> Array:
     freed: Array = 0.0
     fullest: Array = 0.0
     for record in reversed([r for r in records if isinstance(r, Working)]):
-        fullest = np.maximum(fullest, record.alive_bytes - freed)
+        fullest = maximum(fullest, record.alive_bytes - freed)
         freed = freed + record.freed_bytes
     return fullest
 
@@ -159,8 +161,7 @@ def micro_batch_bytes(model: ModelSpec, micro: MicroBatch, keys: int) -> MicroBa
     """An array of bytes with one value per key."""
     d = micro.d
 
-    def full(values: Array) -> FloatArray:
-        return np.full((keys,), values, dtype=np.float64)
+    full = partial(laid_out, count=keys)
 
     def layer(records: tuple[Record, ...]) -> LayerBytes:
         kept_bytes, dropped_bytes = activation_bytes(records, d)

@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
+from cost_models.arrays import any_of, maximum
 from cost_models.blocks.autocast import CAST_BYTES
 from cost_models.blocks.norm import FP32_BYTES, MASK_BYTES
 from cost_models.blocks.records import (
@@ -136,9 +135,9 @@ class Adapters:
         size, wider = count * self._tokens * gemm.k, casts(self.training, d)
         drops = float(self.training.lora_dropout > 0)
         element = d.activation_bytes + (FP32_BYTES - d.activation_bytes) * wider
-        copies = np.maximum(wider, drops)
+        copies = maximum(wider, drops)
         yield HostOperations(count * d.runtime.casts_adapters * d.eager * ADAPTER_OPERATIONS)
-        if not np.any(copies):
+        if not any_of(copies):
             return
         cast = wider * CAST_BYTES * size
         moved = drops * (2.0 * element + MASK_BYTES) * size + 2.0 * cast

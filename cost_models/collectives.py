@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from cost_models import communication as traffic
-from cost_models.arrays import sum_of
+from cost_models.arrays import all_of, any_of, maximum, minimum, sum_of, where
 from cost_models.blocks.records import (
     Boundary,
     Collective,
@@ -93,7 +93,7 @@ class Collectives:
 
     def _scattered(self, width: float) -> tuple[Array, Array]:
         """(all-gather, reduce-scatter) over tp of activations so wide; 0 where not sharded."""
-        if not np.any(self._sequence_parallel):
+        if not any_of(self._sequence_parallel):
             return 0.0, 0.0
         if width not in self._sharded:
             d, tp = self._d, self._placement.tp
@@ -109,7 +109,7 @@ class Collectives:
     @cached_property
     def _all_reduced(self) -> Array:
         """All-reduce over tp of a full activation; 0 where all plans shard the sequence."""
-        if np.all(self._sequence_parallel):
+        if all_of(self._sequence_parallel):
             return 0.0
         d = self._d
         payload = traffic.tensor_parallel_payload_bytes(
@@ -146,21 +146,21 @@ class Collectives:
         leaves = self._chunked(leave, before_s, gathers=False)
         backward = self._chunked(gather, inputs_s) + self._overlapped(leaves, under) + regather
         summed, shards = self._all_reduced, self._sequence_parallel
-        forward = np.where(shards, forward, summed)
-        gathered = np.where(shards, enters, 0.0)
+        forward = where(shards, forward, summed)
+        gathered = where(shards, enters, 0.0)
         return Exposed(
             forward,
-            np.where(shards, backward, self._overlapped(summed, under)),
-            np.maximum(
+            where(shards, backward, self._overlapped(summed, under)),
+            maximum(
                 forward * d.recomputed(pair.module),
-                gathered * np.maximum(d.by_operator, d.products_only),
+                gathered * maximum(d.by_operator, d.products_only),
             ),
         )
 
     def _boundary(self) -> Exposed:
         """Half of it counts for each pass."""
         gather, scatter = self._scattered(self._hidden_size)
-        half = np.where(self._sequence_parallel, gather + scatter, self._all_reduced) / 2.0
+        half = where(self._sequence_parallel, gather + scatter, self._all_reduced) / 2.0
         return Exposed(half, half)
 
     def _collective(self, record: Collective) -> Exposed:
@@ -173,20 +173,20 @@ class Collectives:
     def _chunked(self, comm_s: Array, gemm_s: Array, gathers: bool = True) -> Array:
         """The exposed time of a collective in chunks under a GEMM, if the plan overlaps them."""
         share, own_shard = 1.0 - self._fitted.tp_overlap_exposed, self._d.runtime.overlaps_own_shard
-        chunks_s = np.minimum(comm_s * share, gemm_s)
-        shard_s = np.minimum(comm_s, gemm_s / self._placement.tp.size) if gathers else 0.0
+        chunks_s = minimum(comm_s * share, gemm_s)
+        shard_s = minimum(comm_s, gemm_s / self._placement.tp.size) if gathers else 0.0
         hidden = (chunks_s + own_shard * (shard_s - chunks_s)) * (self._plans.overlap_tp > 0)
         return comm_s - hidden * (1.0 - self._fitted.contention)
 
     def _overlapped(self, comm_s: Array, kernel_s: Array) -> Array:
         """The exposed time of a collective next to a kernel, and the slowdown of that kernel."""
-        hidden = np.minimum(comm_s, kernel_s)
+        hidden = minimum(comm_s, kernel_s)
         return comm_s - hidden * (1.0 - self._fitted.contention)
 
     def _key_values(self, record: KeyValues, times: Mapping[Kernel, KernelTime]) -> Exposed:
         """Communication of keys and values around attention; a ring hides under its own chunks."""
         d, plans, cp = self._d, self._plans, self._placement.cp
-        if np.all(plans.cp == 1):
+        if all_of(plans.cp == 1):
             return Exposed()
         kernels = [times[kernel] for kernel in record.around]
         attention_s = sum_of(t.forward_s for t in kernels), sum_of(t.backward_s for t in kernels)
@@ -197,8 +197,8 @@ class Collectives:
         hop = self._op("send", chunk, cp)
         merged = self._merging_s(record)
         ring = (
-            np.maximum(hops * hop - attention_s[0] * hops / d.cp, 0.0) + merged[0],
-            np.maximum(2.0 * hops * hop - attention_s[1] * hops / d.cp, 0.0) + merged[1],
+            maximum(hops * hop - attention_s[0] * hops / d.cp, 0.0) + merged[0],
+            maximum(2.0 * hops * hop - attention_s[1] * hops / d.cp, 0.0) + merged[1],
         )
         gather = self._op("all_gather", chunk * d.cp, cp)
         scatter = self._op("reduce_scatter", chunk * d.cp, cp)
@@ -209,8 +209,8 @@ class Collectives:
         exchange = self._op("all_to_all", sent, cp)
         kinds = [plans.cp_kind == code("cp_kind", kind) for kind in ("p2p", "all_gather", "a2a")]
         chunked = np.asarray(d.runtime.gathers_context_under_chunks) > 0
-        forward = np.where(chunked, around[0] + merged[0], gather)
-        backward = np.where(chunked, around[1] + merged[1], gather + scatter)
+        forward = where(chunked, around[0] + merged[0], gather)
+        backward = where(chunked, around[1] + merged[1], gather + scatter)
         return Exposed(
             np.select(kinds, [ring[0], forward, exchange]),
             np.select(kinds, [ring[1], backward, exchange]),
@@ -264,11 +264,11 @@ class Collectives:
         """
         total = Exposed()
         hides: Array = 0.0
-        if np.all(self._plans.ep == 1):
+        if all_of(self._plans.ep == 1):
             return total, hides
         for record in sent:
             both = self._dispatch_s(record)
-            hidden = np.minimum(both, kernels_s / 2.0) * self._plans.overlap_ep
+            hidden = minimum(both, kernels_s / 2.0) * self._plans.overlap_ep
             shown = both - hidden * (1.0 - self._fitted.contention)
             total = total + Exposed(shown, shown, shown * self._d.recomputed(record.module))
             hides = hides + 2.0 * (both - shown)
@@ -288,20 +288,20 @@ class Collectives:
         every = d.sharded_tokens * record.width * d.activation_bytes * d.ep
         gather = self._op("all_gather", every, axis) + self._op("reduce_scatter", every, axis)
         inner = members(axis, fabric.tiers[0].domain_accelerators)
-        domains = np.maximum(axis.size / inner, 1.0)
+        domains = maximum(axis.size / inner, 1.0)
         copies = traffic.distinct_domains(top_k, domains)
         if record.top_k_groups is not None:  # group-limited routing: groups stand on domains
-            copies = np.minimum(copies, record.top_k_groups)
+            copies = minimum(copies, record.top_k_groups)
 
         def sparse(copies: Array) -> Array:
             fraction = fabric.profile.network_fraction
-            once = sent(np.minimum(copies, top_k))
+            once = sent(minimum(copies, top_k))
             return fabric.transfer("all_to_all", once, axis, fraction)
 
         # One copy per node over the NICs, one per rank inside.
         ranks = traffic.distinct_domains(top_k, d.ep)
-        deduplicated = 2.0 * np.where(domains > 1, sparse(copies), sparse(ranks))
+        deduplicated = 2.0 * where(domains > 1, sparse(copies), sparse(ranks))
         kinds = [
             plans.moe_dispatcher == code("moe_dispatcher", n) for n in ("alltoall", "allgather")
         ]
-        return np.select(kinds, [exchange, gather], np.minimum(exchange, deduplicated))
+        return np.select(kinds, [exchange, gather], minimum(exchange, deduplicated))

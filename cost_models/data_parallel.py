@@ -7,14 +7,15 @@ moves one layer at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cost_models import parameters
-from cost_models.arrays import sum_of
+from cost_models.arrays import laid_out, maximum, minimum, sum_of, where
 from cost_models.blocks.head import Head
 from cost_models.blocks.norm import norm_parameters
 from cost_models.blocks.records import Split, Weight
@@ -40,7 +41,7 @@ EMBEDDING = "embedding"
 @formula("1", "megatron-core")
 def bucket_parameters(ranks: Array) -> Array:
     """Parameters of one gradient bucket with d data-parallel ranks: max(40e6, 1e6 d)."""
-    return np.maximum(BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_RANK * ranks)
+    return maximum(BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_RANK * ranks)
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def held_parameters(
     amounts: Amounts = Amounts(),
 ) -> HeldParameters:
     """Parameters per rank; `plans` holds one row per key.  training: None trains all of them."""
-    full = _full(len(plans))
+    full = partial(laid_out, count=len(plans))
     placement = Placement(plans)
     tp, etp, ep = (np.asarray(a, dtype=np.float64) for a in (plans.tp, plans.etp, plans.ep))
     split = Split(tp, etp, ep)
@@ -166,7 +167,7 @@ def held_parameters(
     if trainable.training.loss == "reward":
         head = np.asarray(norm_parameters(model, model.hidden_size) + model.hidden_size)
         copies = False
-    head = head + copies * np.where(plans.pp > 1, word_table, 0.0)
+    head = head + copies * where(plans.pp > 1, word_table, 0.0)
     # The layers of multi-token prediction are counted with the last stage's.
     predictions = model.mtp_num_layers * parameters.prediction_parameters(model, tp)
     return HeldParameters(
@@ -204,24 +205,24 @@ def data_parallel_seconds(
     """
     runtime, placement = traits(plans.runtime), Placement(plans)
     prices = _GroupSeconds(fabric, plans, placement, counts, zero_stages)
-    zero, full = np.zeros(len(plans)), _full(len(plans))
+    zero, full = np.zeros(len(plans)), partial(laid_out, count=len(plans))
     reduce_bytes = DTYPE_BYTES[training.gradient_reduce_dtype]
     weight_bytes = training.gathered_weight_bytes
     tied: FloatArray = zero
     if (model.tied_embeddings or model.mtp_num_layers) and training.trains("embedding"):
-        stride = placement.pp.stride * np.maximum(plans.pp - 1, 1)
-        ends = Axis(np.minimum(plans.pp, 2), stride, EMBEDDING)
+        stride = placement.pp.stride * maximum(plans.pp - 1, 1)
+        ends = Axis(minimum(plans.pp, 2), stride, EMBEDDING)
         tied = prices.of("all_reduce", counts.embedding * reduce_bytes, ends)
     latency = prices.of("send", 0.0, placement.pp)
     narrow = np.asarray(runtime.gathers_cast_weights) * (training.precision == "fp8")
-    gathered_bytes = np.where(narrow > 0, 1.0, weight_bytes)
+    gathered_bytes = where(narrow > 0, 1.0, weight_bytes)
     # A measured rate depends on the size of what is reduced at one time.
     by_block = (np.asarray(runtime.reduces_by_block) > 0) & bool(fabric.grids)
-    last = np.maximum(counts.layers[layers_of(model).order[-1]].plain, 1.0)
+    last = maximum(counts.layers[layers_of(model).order[-1]].plain, 1.0)
 
     def rates(data: Axis, shard: Axis, replicate: Axis) -> Rates:
         bucket = bucket_parameters(full(data.size))
-        bucket = np.where(by_block, last, bucket)
+        bucket = where(by_block, last, bucket)
         return prices.rates(bucket * reduce_bytes, bucket * weight_bytes, data, shard, replicate)
 
     experts = Rates(zero, zero, zero)
@@ -253,7 +254,7 @@ class _GroupSeconds:
     ) -> None:
         self._fabric, self._zero = fabric, zero_stages
         self._placement, self._counts = placement, counts
-        self._full = _full(len(plans))
+        self._full = partial(laid_out, count=len(plans))
         self._none = np.zeros(len(plans))
 
     def of(self, op: str, payload: Array, axis: Axis) -> FloatArray:
@@ -293,14 +294,3 @@ class _GroupSeconds:
         """A collective of one block over its shard groups."""
         seconds = self.of(op, block.plain * element_bytes, self._placement.shard)
         return seconds + self.of(op, block.expert * element_bytes, self._placement.expert_shard)
-
-
-def _full(size: int) -> Callable[[Array], FloatArray]:
-    """A function that lays a value out per key."""
-
-    def full(values: Array) -> FloatArray:
-        if isinstance(values, np.ndarray) and values.shape == (size,):
-            return values.astype(np.float64, copy=False)
-        return np.full(size, values, dtype=np.float64)
-
-    return full

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.activation_memory import micro_batch
+from cost_models.arrays import maximum
 from cost_models.blocks.records import Kernel
 from cost_models.keyed_plans import CostContext
 from cost_models.keys import KeyView
@@ -35,7 +36,8 @@ BEHIND = 1.9
 @formula("1", "megatron-core")
 def ranks_of(lengths: Array, seq_length: float, cp: Array) -> Array:
     """Ranks of a sample: the smallest power of two that holds it, cp for the longest."""
-    return np.exp2(np.maximum(np.ceil(np.log2(lengths * cp / seq_length)), 0.0))
+    ranks: Array = np.exp2(maximum(np.ceil(np.log2(lengths * cp / seq_length)), 0.0))
+    return ranks
 
 
 def is_dynamic(training: TrainingSpec, plans: Plans) -> NDArray[np.bool_]:
@@ -75,7 +77,7 @@ def waiting_share(training: TrainingSpec, plans: Plans) -> FloatArray:
         ranks = ranks + share * own_ranks
         squares = squares + share * length**2 / own_ranks
     passes = training.positions_per_iteration / tokens * ranks / (plans.dp * plans.cp)
-    variance = np.maximum(squares / ranks / (tokens / ranks) ** 2 - 1.0, 0.0)
+    variance = maximum(squares / ranks / (tokens / ranks) ** 2 - 1.0, 0.0)
     return np.asarray(BEHIND * np.sqrt(variance) / passes, dtype=np.float64)
 
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from cost_models.arrays import sum_of
+from cost_models.arrays import maximum, per_row, sum_of
 from cost_models.cost_parts import TIME_PARTS
 from cost_models.data_parallel import DataParallelSeconds
 from cost_models.fitted import Fitted, fitted
@@ -100,13 +100,13 @@ class Estimates:
         spots = np.argsort(virtual.owner, kind="stable")
         shape = (plan.pp, plan.vpp)
         forward, weight = ahead[spots].reshape(shape), gradient[spots].reshape(shape)
-        backward = np.maximum(total[spots].reshape(shape) - forward - weight, 0.0)
+        backward = maximum(total[spots].reshape(shape) - forward - weight, 0.0)
         hidden = plan.overlap_p2p and plan.vpp > 1
         message = at(message_s(self.gathered, self.dp)) if plan.pp > 1 else 0.0
         return Times(forward, backward, weight), Links(0.0, message, blocking=not hidden)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=256)
 def _memo(
     model: ModelSpec,
     cluster: ClusterSpec,
@@ -166,7 +166,7 @@ class CostModel:
         total = np.asarray(sum_of(parts[name] for name in TIME_PARTS))
         return Estimates(
             self.context.model, total, parts, memory.peak_bytes, memory.needed_bytes, memory,
-            gathered.micro_batches, gathered, times, dp,
+            per_row(gathered.micro_batches, len(plans)), gathered, times, dp,
         )  # fmt: skip
 
     def _paging_s(self, gathered: KeyedPlans, memory: StageMemory) -> Array:

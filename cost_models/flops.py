@@ -117,30 +117,38 @@ def forward_flop(
 ) -> float:
     """Forward FLOP of the model over a number of tokens, with the whole or the causal square."""
     packs = None if lengths is None else tuple(lengths.tolist())
-    return tokens / seq_length * _sequence_flop(model, seq_length, causal, packs, encoder_tokens)
+    whole, half = _sequence_flop(model, seq_length, packs, encoder_tokens)
+    return tokens / seq_length * (half if causal else whole)
 
 
 @lru_cache(maxsize=256)  # the same for every batch size
 def _sequence_flop(
     model: ModelSpec,
     seq_length: float,
-    causal: bool,
     packs: tuple[float, ...] | None,
     encoder_tokens: int | None,
-) -> float:
-    """Forward FLOP of the model over one sequence; packs: lengths of the samples in it."""
+) -> tuple[float, float]:
+    """Forward FLOP of the model over one sequence, with the whole and with the causal square.
+
+    packs: lengths of the samples in it.
+    """
     layers, predictions = layers_of(model), model.mtp_num_layers
     lengths = None if packs is None else np.array(packs)
     dense = (1.0 + predictions) * model.hidden_size * model.vocab_size
     dense += predictions * 2 * model.hidden_size**2
     d = _sizes(seq_length, seq_length, encoder_tokens)
-    ends = (record for block in before_layers(model) for record in block.records(model, d))
-    first = products_flop(ends, causal, weights=True)
-    mixing = 0.0
+    ends = [record for block in before_layers(model) for record in block.records(model, d)]
     for kind, count in zip(layers.kinds, layers.trained_counts, strict=True):
         dense += count * layer_matrix_parameters(model, kind)
-        mixing += count * mixing_flop(model, kind, seq_length, seq_length, causal, lengths)
-    return float(matmul_flop(seq_length, dense)) + mixing + first
+
+    def counted(causal: bool) -> float:
+        mixing = 0.0
+        for kind, count in zip(layers.kinds, layers.trained_counts, strict=True):
+            mixing += count * mixing_flop(model, kind, seq_length, seq_length, causal, lengths)
+        first = products_flop(ends, causal, weights=True)
+        return float(matmul_flop(seq_length, dense)) + mixing + first
+
+    return counted(False), counted(True)
 
 
 # Every plan of an answer is reported with the same.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cost_models.arrays import any_of, maximum, where
 from cost_models.blocks.records import FlashAttention, Gemm, Kernel, MemoryBoundKernel, Record, Scan
 from cost_models.dims import Dims
 from cost_models.fitted import Fitted
@@ -138,10 +139,10 @@ def _behind_s(widened_bytes: Array, memory_s: Callable[[Array], Array], machine:
 
     torch's are not vectorised: on an H200 one moved 1.75 TB/s where a narrowing one moved 4.2.
     """
-    if not np.any(widened_bytes):
+    if not any_of(widened_bytes):
         return 0.0
     rate = WIDENING_BYTES_PER_S * machine.profile.gemm["bf16"].multiprocessors
-    return np.maximum(widened_bytes / rate - memory_s(widened_bytes), 0.0)
+    return maximum(widened_bytes / rate - memory_s(widened_bytes), 0.0)
 
 
 def _forward_flop(kernel: Gemm | FlashAttention | Scan) -> Array:
@@ -198,7 +199,7 @@ def _measured_s(kernel: Kernel, machine: Machine) -> tuple[Array, Array, Array] 
     if not kernel.weights or kernel.grouped:
         return None
     shape = kernel.m, kernel.n, kernel.k
-    seconds = [np.where(flop > 0, flop / grid.rate(*shape), 0.0) for grid in grids if grid]
+    seconds = [where(flop > 0, flop / grid.rate(*shape), 0.0) for grid in grids if grid]
     if len(seconds) < len(products):
         return None
     forward, inputs, weights = seconds
@@ -217,7 +218,7 @@ def scan_s(kernel: Scan, machine: Machine) -> Array:
     units = machine.profile.gemm["bf16"].multiprocessors
     peak = machine.matrix_flop_per_s * (1.0 if kernel.matrices else VECTOR_FRACTION)
     chain = np.ceil(kernel.sequences / units) * kernel.tokens * kernel.token_s
-    return np.maximum(kernel.forward_flop / (SCAN_FRACTION * peak), chain)
+    return maximum(kernel.forward_flop / (SCAN_FRACTION * peak), chain)
 
 
 def _attention_time(kernel: FlashAttention, machine: Machine) -> tuple[Array, Array]:
@@ -239,12 +240,12 @@ def _attention_time(kernel: FlashAttention, machine: Machine) -> tuple[Array, Ar
 
     def both(name: str, share: float) -> Array:
         newest = seconds("flash", name, share)
-        if not np.any(kernel.flash2) and not np.any(kernel.flash1):
+        if not any_of(kernel.flash2) and not any_of(kernel.flash1):
             return newest
         measured = ("flash2", name, True) in profile.attention
         second = seconds("flash2", name, share) if measured else newest
         first = second * FLASH1_SLOWDOWN[name]
-        return np.where(kernel.flash1 > 0, first, np.where(kernel.flash2 > 0, second, newest))
+        return where(kernel.flash1 > 0, first, where(kernel.flash2 > 0, second, newest))
 
     backward = both("backward", FLASH_BACKWARD_FLOP) / kernel.rate
     forward = both("forward", 1.0) / kernel.rate
@@ -305,7 +306,7 @@ def kernel_times(records: Iterable[Record], machine: Machine, d: Dims) -> dict[K
     """Times of the kernels among some records, without kernels that run for no key."""
     return {
         record: kernel_time(record, machine, d)
-        if np.any(record.active)
+        if any_of(record.active)
         else _time(record, 0.0, 0.0, 0.0, 0.0)
         for record in records
         if isinstance(record, Kernel)
@@ -326,7 +327,7 @@ def _peak_fractions(kernel: Gemm, machine: Machine, d: Dims) -> tuple[Array, ...
     of_peak: tuple[Array, ...] = (1.0, 1.0, WEIGHT_GRADIENT_FRACTION)
     if kernel.weights and machine.profile.family != "tpu":
         odd = (np.mod(kernel.n, ALIGNED_ELEMENTS) > 0) | (np.mod(kernel.k, ALIGNED_ELEMENTS) > 0)
-        of_peak = tuple(np.where(odd, share / UNALIGNED_SLOWDOWN, share) for share in of_peak)
+        of_peak = tuple(where(odd, share / UNALIGNED_SLOWDOWN, share) for share in of_peak)
     if not kernel.grouped:
         return of_peak
     plainly = np.asarray(d.runtime.calls_one_expert_plainly) > 0
@@ -334,7 +335,7 @@ def _peak_fractions(kernel: Gemm, machine: Machine, d: Dims) -> tuple[Array, ...
     shares = machine.profile.grouped_gemm
     forward = of_peak[0]
     return tuple(
-        np.where(ungrouped, plain, share * forward)
+        where(ungrouped, plain, share * forward)
         for plain, share in zip(of_peak, shares, strict=True)
     )
 

@@ -9,11 +9,14 @@ import math
 
 import numpy as np
 
+from cost_models.arrays import maximum, minimum, where
 from cost_models.profiles import AttentionEfficiency, Curve, GemmEfficiency
 from cost_models.sources import Array, formula
 
 # Tiles of C that matrix libraries choose from, rows x columns; each also transposed.
 TILES = ((256, 128), (128, 128), (128, 64), (64, 64))
+_SHARES = tuple(high * wide / (TILES[0][0] * TILES[0][1]) for high, wide in TILES)
+_HALVINGS = tuple(-math.log2(share) for share in _SHARES)  # of the largest tile
 
 MEASURED_QUERY_ROWS = 16384.0 * 16  # of the flash-attention benchmarks: 16k tokens, 16 heads
 
@@ -52,27 +55,25 @@ def gemm_s(
     flop = gemm_flop(m, n, k) * groups
     units = efficiency.multiprocessors
     unit_flop_per_s = peak_flop_per_s / units * efficiency.tile_fraction
-    largest = TILES[0][0] * TILES[0][1]
     rows = {size: np.ceil(m / size) for size in (64, 128, 256)}
     columns = {size: np.ceil(n / size) for size in (64, 128, 256)}
     each = groups / units
     arithmetic: Array = np.inf
-    for high, wide in TILES:
-        share = high * wide / largest
+    for (high, wide), share, halvings in zip(TILES, _SHARES, _HALVINGS, strict=True):
         count = rows[high] * columns[wide]
         if high != wide:
-            count = np.minimum(count, rows[wide] * columns[high])
+            count = minimum(count, rows[wide] * columns[high])
         count = count * each
-        waves = (1.0 - efficiency.wave_share) * np.maximum(count, 1.0)
+        waves = (1.0 - efficiency.wave_share) * maximum(count, 1.0)
         waves = waves + efficiency.wave_share * np.ceil(count)
-        rate = unit_flop_per_s * efficiency.small_tile_fraction ** -math.log2(share)
+        rate = unit_flop_per_s * efficiency.small_tile_fraction**halvings
         one_s = (2.0 * high * wide / rate) * k + share * efficiency.tile_overhead_s
-        arithmetic = np.minimum(arithmetic, waves * one_s)
+        arithmetic = minimum(arithmetic, waves * one_s)
     moved = gemm_bytes(m, n, k, element_bytes, output_bytes) * groups
-    seconds = efficiency.floor_s + np.maximum(
+    seconds = efficiency.floor_s + maximum(
         arithmetic, moved / (memory_bytes_per_s * efficiency.memory_fraction)
     )
-    return np.where(flop > 0, seconds, 0.0)
+    return where(flop > 0, seconds, 0.0)
 
 
 @formula("s", "roofline", "aiconfigurator")
@@ -80,9 +81,9 @@ def memory_pass_s(
     moved_bytes: Array, memory_bytes_per_s: float, efficiency: Curve, floor_s: float
 ) -> Array:
     """Seconds of an elementwise kernel that moves moved_bytes (reads plus writes)."""
-    fraction = interpolate(efficiency, np.log2(np.maximum(moved_bytes, 1.0)))
-    seconds = np.maximum(moved_bytes / (memory_bytes_per_s * fraction), floor_s)
-    return np.where(moved_bytes > 0, seconds, 0.0)
+    fraction = interpolate(efficiency, np.log2(maximum(moved_bytes, 1.0)))
+    seconds = maximum(moved_bytes / (memory_bytes_per_s * fraction), floor_s)
+    return where(moved_bytes > 0, seconds, 0.0)
 
 
 @formula("s", "flash-attention-2", "flash-attention-3")
@@ -105,15 +106,15 @@ def attention_s(
     tables); the efficiencies were measured at MEASURED_QUERY_ROWS.
     """
     dims = np.log2(efficiency.head_dim)
-    x = np.log2(np.maximum(seq_length, 1.0))
+    x = np.log2(maximum(seq_length, 1.0))
     by_dim = [np.interp(x, np.log2(efficiency.seq_length), row) for row in efficiency.fraction]
     position = float(np.interp(np.log2(head_dim), dims, np.arange(len(dims))))
     low = int(position)
     high = min(low + 1, len(dims) - 1)
     weight = position - low
     fraction = by_dim[low] * (1.0 - weight) + by_dim[high] * weight
-    idle = (1.0 + idle_rows / np.maximum(query_rows, 1.0)) / (1.0 + idle_rows / MEASURED_QUERY_ROWS)
-    seconds: Array = np.maximum(work_flop * idle / (peak_flop_per_s * fraction), floor_s)
+    idle = (1.0 + idle_rows / maximum(query_rows, 1.0)) / (1.0 + idle_rows / MEASURED_QUERY_ROWS)
+    seconds: Array = maximum(work_flop * idle / (peak_flop_per_s * fraction), floor_s)
     return seconds
 
 

@@ -19,7 +19,7 @@ from cost_models.activation_memory import (
     micro_batch,
     micro_batch_bytes,
 )
-from cost_models.arrays import per_row
+from cost_models.arrays import maximum, minimum, per_row, where
 from cost_models.collectives import COMMUNICATION_FIELDS
 from cost_models.data_parallel import (
     TRAINED,
@@ -135,8 +135,9 @@ class KeyedPlans:
         """The share of a stage's saved activations that waits in host memory: 0 to 1."""
         plans = self.plans
         layers = sum(self.stages.spread(each[slot]) for each in self.table.layers)
-        share = np.minimum(plans.offload_num_layers / np.maximum(layers, 1), 1.0)
-        return plans.offload_activations * np.where(plans.offload_num_layers > 0, share, 1.0)
+        share = minimum(plans.offload_num_layers / maximum(layers, 1), 1.0)
+        shares: Array = where(plans.offload_num_layers > 0, share, 1.0)
+        return plans.offload_activations * shares
 
     def take(self, rows: IntArray) -> KeyedPlans:
         """A subset of the plans; the amounts of keys are shared."""
@@ -146,7 +147,9 @@ class KeyedPlans:
             layers=self.layers.take(rows),
             state=self.state.take(rows),
             stages=self.stages.take(rows),
-            micro_batches=self.micro_batches[rows],
+            micro_batches=self.micro_batches[rows]
+            if self.micro_batches.ndim
+            else self.micro_batches,
         )
 
     def with_layout(self, model: ModelSpec, plans: Plans) -> KeyedPlans:
@@ -231,8 +234,7 @@ def gather(
     held, trained, frozen = s.memo.of("held", state_plans, lambda: _counts(s, state_plans))
     return KeyedPlans(
         plans, layers, layer_plans, state, state_plans, stages, table, micro, held_bytes,
-        held, trained, frozen,
-        per_row(count, len(plans)),
+        held, trained, frozen, count if plans.is_one else per_row(count, len(plans)),
     )  # fmt: skip
 
 
@@ -263,6 +265,6 @@ def by_schedule(plans: Plans, value: Callable[[PipelineSchedule], Array]) -> Arr
     result: Array | None = None
     for c in np.unique(plans.schedule).tolist():
         scheduled = value(SCHEDULES[VOCABULARIES["schedule"][c]])
-        result = scheduled if result is None else np.where(plans.schedule == c, scheduled, result)
+        result = scheduled if result is None else where(plans.schedule == c, scheduled, result)
     assert result is not None
     return result

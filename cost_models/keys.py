@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from itertools import count
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,13 +90,15 @@ class KeyView(Plans):
 
 
 class Memo:
-    """Amounts of a few keys, kept for the next plans that have the same."""
+    """Amounts of a few keys of one model, kept for the next plans that have the same."""
 
-    MOST = 256  # of a few tens of kilobytes each
+    MOST = 4096  # of all models together, of 20 kB each
     FEW = 16  # keys; a search has thousands at a time, and no two times the same
+    _kept: ClassVar[dict[tuple[Any, ...], Any]] = {}
+    _numbers = count()
 
     def __init__(self) -> None:
-        self._amounts: dict[tuple[Any, ...], Any] = {}
+        self._number = next(self._numbers)
 
     def of(self, name: str, keys: KeyView, compute: Callable[[], Amounts]) -> Amounts:
         """What `compute` says of a view of keys; kept where these are few.
@@ -105,12 +108,13 @@ class Memo:
         if len(keys) > self.FEW:
             return compute()
         # Numbers and arrays of one have the same bytes, but amounts of other shapes.
-        token = (name, *((column.ndim, column.tobytes()) for _, column in keys.columns()))
-        amounts = self._amounts.get(token)
+        columns = ((column.ndim, column.tobytes()) for _, column in keys.columns())
+        token = self._number, name, *columns
+        amounts = self._kept.get(token)
         if amounts is None:
-            if len(self._amounts) >= self.MOST:
-                self._amounts.clear()
-            amounts = self._amounts[token] = compute()
+            if len(self._kept) >= self.MOST:
+                self._kept.clear()
+            amounts = self._kept[token] = compute()
         return cast(Amounts, amounts)
 
 

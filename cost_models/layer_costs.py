@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.activation_memory import MicroBatch
-from cost_models.arrays import sum_of
+from cost_models.arrays import laid_out, maximum, minimum, sum_of, where
 from cost_models.blocks.records import (
     Gemm,
     HostOperations,
@@ -66,7 +66,7 @@ def launch_bound_s(kernels_s: Array, exposed_s: Array, launches_s: Array) -> Arr
     The time of the kernels; if the host takes longer to launch them than kernels and collectives
     take together, the host's time minus the collectives.
     """
-    return np.maximum(kernels_s, launches_s - exposed_s)
+    return maximum(kernels_s, launches_s - exposed_s)
 
 
 @dataclass(frozen=True)
@@ -93,21 +93,19 @@ def micro_batch_seconds(
 def _recomputed_share(kernel: Kernel, d: Dims) -> Array:
     """The share of a kernel's forward pass that selective recompute repeats."""
     unkept = d.products_only * isinstance(kernel, MemoryBoundKernel) + d.by_operator
-    return np.maximum(d.recomputed(kernel.module), unkept * kernel.recomputed)
+    return maximum(d.recomputed(kernel.module), unkept * kernel.recomputed)
 
 
 class _Priced:
     """Prices the records of blocks."""
 
     def __init__(self, model: ModelSpec, machine: Machine, d: Dims, plans: Plans) -> None:
-        self._machine, self._d, self._plans, self._size = machine, d, plans, (len(plans),)
+        self._machine, self._d, self._plans, self._size = machine, d, plans, len(plans)
         self._network = Collectives(model, plans, d, machine)
         self._post_norms = model.norms_per_layer > 2.0
 
     def _full(self, values: Array) -> FloatArray:
-        if isinstance(values, np.ndarray) and values.shape == self._size:
-            return values
-        return np.full(self._size, values, dtype=np.float64)
+        return laid_out(values, self._size)
 
     def layer(self, records: tuple[Record, ...]) -> BlockSeconds:
         """One layer."""
@@ -121,7 +119,7 @@ class _Priced:
         return BlockSeconds(
             forward_s=full(forward),
             backward_s=full(backward),
-            weight_gradient_s=full(np.minimum(_weights(times), backward)),
+            weight_gradient_s=full(minimum(_weights(times), backward)),
             forward_comm_s=full(comm.forward_s),
             recompute_s=full(selective_s + comm.recompute_s),
             full_recompute_s=full(forward + comm.forward_s - self._unread_s(times)),
@@ -170,7 +168,7 @@ class _Priced:
         return BlockSeconds(
             forward_s=full(forward),
             backward_s=full(backward),
-            weight_gradient_s=full(np.minimum(_weights(times), backward)),
+            weight_gradient_s=full(minimum(_weights(times), backward)),
             forward_comm_s=full(tp.forward_s + cp.forward_s),
             recompute_s=zero,
             full_recompute_s=zero,
@@ -230,7 +228,7 @@ def _weights(times: Mapping[Kernel, KernelTime]) -> Array:
 def _host_s(measured: Measured, side: str, d: Dims) -> Array:
     """Host seconds of one layer: its modules, and what DTensor adds to them."""
     sharded = d.sharded_tokens < d.tokens
-    by_tensor = np.where(
+    by_tensor = where(
         sharded,
         measured.host.get(("sequence_parallel", side), 0.0),
         measured.host.get(("tensor_parallel", side), 0.0),

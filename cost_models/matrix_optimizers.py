@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from cost_models import state_memory
-from cost_models.arrays import max_of, sum_of
+from cost_models.arrays import max_of, maximum, minimum, sum_of, where
 from cost_models.blocks.embedding import Embedding
 from cost_models.blocks.head import Head
 from cost_models.blocks.records import Split, Weight
@@ -57,7 +57,7 @@ class MatrixOptimizer:
         self._element_bytes = state_memory.element_bytes(s.training, g.runtime).optimizer
         sharded = g.plans.zero_stage >= 1
         self._ranks = tuple(
-            np.where(sharded, g.state.spread(ranks), 1.0)
+            where(sharded, g.state.spread(ranks), 1.0)
             for ranks in (g.held.shards, g.held.expert_shards)
         )
         self._everywhere = np.asarray(g.runtime.gathers_sharded_matrices) > 0
@@ -93,11 +93,11 @@ class MatrixOptimizer:
         tensor, shard = self._gathers_s
         groups = zip(self._groups(slot), tensor[slot], strict=True)
         over_tensor = sum_of(
-            seconds * np.where(self._everywhere, 1.0, own_elements / np.maximum(elements, 1.0))
+            seconds * where(self._everywhere, 1.0, own_elements / maximum(elements, 1.0))
             for (elements, own_elements, _, _), seconds in groups
         )
         sharded = self._everywhere & (self._g.plans.zero_stage >= 1)
-        return over_tensor, np.where(sharded, sum_of(shard[slot]), 0.0)
+        return over_tensor, where(sharded, sum_of(shard[slot]), 0.0)
 
     def _products_s(self, slot: int) -> Array:
         """Seconds of the Newton-Schulz iterations of a rank."""
@@ -107,7 +107,7 @@ class MatrixOptimizer:
             self._newton_schulz[slot], largest, self._ranks, strict=True
         ):
             share_s = self._share_of_rank(seconds, longest, ranks)
-            total = total + np.where(self._everywhere, seconds, share_s)
+            total = total + where(self._everywhere, seconds, share_s)
         return total
 
     def _groups(self, slot: int) -> Iterator[tuple[Array, Array, Array, Array]]:
@@ -121,8 +121,8 @@ class MatrixOptimizer:
         """A rank's part: even, but where matrices stay whole no less than the largest one."""
         if not self.rule.newton_schulz_steps:
             return total / ranks
-        largest_share = np.maximum(total / ranks, np.minimum(total, largest))
-        return np.where(self._everywhere, total / ranks, largest_share)
+        largest_share = maximum(total / ranks, minimum(total, largest))
+        return where(self._everywhere, total / ranks, largest_share)
 
     @cached_property
     def _factors(self) -> Sequence[tuple[Array, Array]]:

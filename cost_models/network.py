@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cost_models.arrays import all_of, maximum, minimum, where
 from cost_models.placement import Axis, members
 from cost_models.profiles import CollectiveTable, EfficiencyProfile, FloatArray
 from cost_models.sources import Array, formula
@@ -98,9 +99,9 @@ class Crossing:
 
 def crossings(fabric: Fabric, axis: Axis) -> Iterator[Crossing]:
     """Every tier outside the fastest domain, from the inside out."""
-    inner = members(axis, fabric.tiers[0].domain_accelerators).astype(np.float64)
+    inner = 1.0 * members(axis, fabric.tiers[0].domain_accelerators)
     for tier in fabric.tiers[1:]:
-        outer = members(axis, tier.domain_accelerators).astype(np.float64)
+        outer = 1.0 * members(axis, tier.domain_accelerators)
         link = tier.bandwidth_bytes_per_s / _shared(fabric, tier, axis)
         yield Crossing(tier, inner, outer, inner < axis.size, link)
         inner = outer
@@ -139,26 +140,26 @@ def collective_s(
     all_to_all_fraction: of the NICs, where not that of NCCL's (DeepEP reaches 0.86 to 0.92).
     Not modelled: other traffic than that of the sibling groups, adaptive routing, SHARP.
     """
-    if np.all(axis.size == 1):
+    if all_of(axis.size == 1):
         return 0.0
     ranks = np.asarray(axis.size, dtype=np.float64)
     payload = np.asarray(payload_bytes, dtype=np.float64)
-    inner = members(axis, fabric.tiers[0].domain_accelerators).astype(np.float64)
+    inner = 1.0 * members(axis, fabric.tiers[0].domain_accelerators)
     if not payload.shape == ranks.shape == inner.shape:
         payload, ranks, inner = np.broadcast_arrays(payload, ranks, inner)
     moved = (ranks > 1) & (payload > 0)
     if op == "all_to_all":
         fraction = all_to_all_fraction or fabric.profile.all_to_all_fraction
-        return np.where(moved, _all_to_all_s(fabric, payload, ranks, inner, axis, fraction), 0.0)
+        return where(moved, _all_to_all_s(fabric, payload, ranks, inner, axis, fraction), 0.0)
     inside, floor = _domain_s(fabric, op, payload, inner)
-    if np.all(inner >= ranks):
-        return np.where(moved, inside, 0.0)
+    if all_of(inner >= ranks):
+        return where(moved, inside, 0.0)
     passes = _BUS_PASSES[op]
-    within = payload * bus_factor(passes, inner) / np.maximum(inside, _TINY_S)
-    bus, latency = _beyond(fabric, op, axis, np.where(inner > 1, within, np.inf), floor, payload)
-    filled = payload + RAMP_SHARE * np.minimum(payload, RAMP_BYTES)
-    crossing = ring_s(filled, bus_factor(passes, ranks), np.maximum(bus, 1.0), latency)
-    return np.where(moved, np.where(inner >= ranks, inside, crossing), 0.0)
+    within = payload * bus_factor(passes, inner) / maximum(inside, _TINY_S)
+    bus, latency = _beyond(fabric, op, axis, where(inner > 1, within, np.inf), floor, payload)
+    filled = payload + RAMP_SHARE * minimum(payload, RAMP_BYTES)
+    crossing = ring_s(filled, bus_factor(passes, ranks), maximum(bus, 1.0), latency)
+    return where(moved, where(inner >= ranks, inside, crossing), 0.0)
 
 
 def _shared(fabric: Fabric, tier: NetworkTier, axis: Axis) -> Array:
@@ -170,7 +171,7 @@ def _shared(fabric: Fabric, tier: NetworkTier, axis: Axis) -> Array:
     domain = fabric.tiers[0].domain_accelerators
     if tier.topology != "rail" or domain is None:
         return tier.oversubscription
-    return np.where(axis.stride % domain == 0, 1.0, tier.oversubscription)
+    return where(axis.stride % domain == 0, 1.0, tier.oversubscription)
 
 
 @formula("s", "ml-engineering", "derived")
@@ -182,33 +183,33 @@ def send_s(fabric: Fabric, payload_bytes: Array, axis: Axis) -> Array:
     link = np.full(size.shape, first.bandwidth_bytes_per_s * links)
     latency = np.full(size.shape, fabric.tiers[0].latency_s)
     for hop in crossings(fabric, axis):
-        link = np.where(hop.used, hop.link_bytes_per_s, link)
-        latency = np.where(hop.used, hop.tier.latency_s, latency)
+        link = where(hop.used, hop.link_bytes_per_s, link)
+        latency = where(hop.used, hop.tier.latency_s, latency)
     seconds = message_s(payload_bytes, link * fabric.profile.p2p_fraction, latency)
     if fabric.message is not None:
         inside = members(axis, fabric.tiers[0].domain_accelerators) >= size
         link_s = fabric.message.fixed_s + payload_bytes * fabric.message.per_unit_s
-        seconds = np.where(inside, link_s, seconds)
-    return np.where(size > 1, seconds, 0.0)
+        seconds = where(inside, link_s, seconds)
+    return where(size > 1, seconds, 0.0)
 
 
 def _beyond(
     fabric: Fabric, op: str, axis: Axis, bus: Array, latency: Array, payload: Array
 ) -> tuple[Array, Array]:
     """Bus bandwidth and latency after every tier outside the fastest domain."""
-    chunk_s = CHUNK_S * np.minimum(payload / CHUNK_PAYLOAD_BYTES, 1.0)
+    chunk_s = CHUNK_S * minimum(payload / CHUNK_PAYLOAD_BYTES, 1.0)
     for hop in crossings(fabric, axis):
         rate = fabric.profile.network_fraction * hop.link_bytes_per_s
-        bus = np.where(hop.used, np.minimum(bus, rate * hop.inner), bus)
-        domains = np.maximum(hop.outer / hop.inner, 1.0)
+        bus = where(hop.used, minimum(bus, rate * hop.inner), bus)
+        domains = maximum(hop.outer / hop.inner, 1.0)
         # A ring takes a step per domain; NCCL reduces over a tree where that is shorter.
         steps = domains - 1.0
         if op == "all_reduce":
             tree = 2.0 * np.log2(domains) * (TREE_STEP * hop.tier.latency_s + chunk_s)
-            steps_s = np.minimum(2.0 * steps * hop.tier.latency_s, tree)
+            steps_s = minimum(2.0 * steps * hop.tier.latency_s, tree)
         else:
             steps_s = steps * hop.tier.latency_s
-        latency = latency + np.where(hop.used, steps_s, 0.0)
+        latency = latency + where(hop.used, steps_s, 0.0)
     return bus, latency
 
 
@@ -219,9 +220,9 @@ def _all_to_all_s(
     seconds, _ = _domain_s(fabric, "all_to_all", payload * inner / ranks, inner)
     for hop in crossings(fabric, axis):
         leaving = leaving_bytes(payload, ranks, ranks - hop.inner)
-        latency = hop.tier.latency_s * (1.0 + np.log2(np.maximum(hop.outer / hop.inner, 1.0)))
+        latency = hop.tier.latency_s * (1.0 + np.log2(maximum(hop.outer / hop.inner, 1.0)))
         through = ring_s(leaving, 1.0, fraction * hop.link_bytes_per_s, latency)
-        seconds = np.where(hop.used, np.maximum(seconds, through), seconds)
+        seconds = where(hop.used, maximum(seconds, through), seconds)
     return seconds
 
 
@@ -241,20 +242,20 @@ def link_bytes(fabric: Fabric, op: str, payload_bytes: Array, axis: Axis) -> lis
     """
     ranks = np.asarray(axis.size, dtype=np.float64)
     hops = list(crossings(fabric, axis))
-    inner = members(axis, fabric.tiers[0].domain_accelerators).astype(np.float64)
+    inner = 1.0 * members(axis, fabric.tiers[0].domain_accelerators)
     if op == "send":
-        inside = np.where((ranks > 1) & (inner > 1), payload_bytes, 0.0)
-        return [inside, *(np.where(hop.used, payload_bytes, 0.0) for hop in hops)]
+        inside = where((ranks > 1) & (inner > 1), payload_bytes, 0.0)
+        return [inside, *(where(hop.used, payload_bytes, 0.0) for hop in hops)]
     if op == "all_to_all":
         inside = payload_bytes * inner / ranks * bus_factor(_BUS_PASSES[op], inner)
         by_hop = (leaving_bytes(payload_bytes, ranks, ranks - hop.inner) for hop in hops)
         return [
             inside,
-            *(np.where(hop.used, sent, 0.0) for hop, sent in zip(hops, by_hop, strict=True)),
+            *(where(hop.used, sent, 0.0) for hop, sent in zip(hops, by_hop, strict=True)),
         ]
     passed = payload_bytes * bus_factor(_BUS_PASSES[op], ranks)
-    inside = np.where(inner > 1, passed, 0.0)
-    return [inside, *(np.where(hop.used, passed / hop.inner, 0.0) for hop in hops)]
+    inside = where(inner > 1, passed, 0.0)
+    return [inside, *(where(hop.used, passed / hop.inner, 0.0) for hop in hops)]
 
 
 def _links(tier: NetworkTier, op: str, ranks: Array) -> Array:
@@ -268,8 +269,8 @@ def _links(tier: NetworkTier, op: str, ranks: Array) -> Array:
         axes = TORUS_AXES[tier.topology]
         if op in ("send", "all_to_all"):
             return 1.0 / axes
-        used: Array = np.ceil(np.log2(np.maximum(ranks, 2.0)) / np.log2(TORUS_SIDE))
-        return np.minimum(used, axes) / axes
+        used: Array = np.ceil(np.log2(maximum(ranks, 2.0)) / np.log2(TORUS_SIDE))
+        return minimum(used, axes) / axes
     domain = tier.domain_accelerators or 2
     return (ranks - 1.0) / (domain - 1.0) if tier.topology == "mesh" and domain > 1 else 1.0
 
@@ -285,29 +286,29 @@ def _domain_s(fabric: Fabric, op: str, payload: Array, ranks: Array) -> tuple[Ar
     single = ranks <= 1
     if grid is None:
         links = _links(tier, op, ranks)
-        bus = np.maximum(tier.bandwidth_bytes_per_s * profile.domain_fraction * links, 1.0)
-        latency = np.log2(np.maximum(ranks, 1.0)) * _BUS_PASSES[op] * tier.latency_s
+        bus = maximum(tier.bandwidth_bytes_per_s * profile.domain_fraction * links, 1.0)
+        latency = np.log2(maximum(ranks, 1.0)) * _BUS_PASSES[op] * tier.latency_s
         seconds = ring_s(payload, bus_factor(_BUS_PASSES[op], ranks), bus, latency)
-        return np.where(single, 0.0, seconds), np.where(single, 0.0, latency)
+        return where(single, 0.0, seconds), where(single, 0.0, latency)
     log_ranks = np.log2(ranks)
-    log_bytes = np.log2(np.maximum(payload, 1.0))
+    log_bytes = np.log2(maximum(payload, 1.0))
     row = np.interp(log_ranks, grid.log_ranks, np.arange(len(grid.log_ranks)))
     column = np.interp(log_bytes, grid.log_bytes, np.arange(len(grid.log_bytes)))
-    i = np.minimum(row.astype(np.int64), max(len(grid.log_ranks) - 2, 0))
-    j = np.minimum(column.astype(np.int64), len(grid.log_bytes) - 2)
-    i1 = np.minimum(i + 1, len(grid.log_ranks) - 1)
+    i = minimum(row.astype(np.int64), max(len(grid.log_ranks) - 2, 0))
+    j = minimum(column.astype(np.int64), len(grid.log_bytes) - 2)
+    i1 = minimum(i + 1, len(grid.log_ranks) - 1)
     a, b = row - i, column - j
     table = grid.log_seconds
     log_s = (1.0 - a) * ((1.0 - b) * table[i, j] + b * table[i, j + 1])
     log_s = log_s + a * ((1.0 - b) * table[i1, j] + b * table[i1, j + 1])
     # Above the largest measured size the last rate holds.
-    seconds = np.exp2(log_s + np.maximum(log_bytes - grid.log_bytes[-1], 0.0))
-    floor = np.minimum((1.0 - a) * grid.floor_s[i] + a * grid.floor_s[i1], seconds)
+    seconds = np.exp2(log_s + maximum(log_bytes - grid.log_bytes[-1], 0.0))
+    floor = minimum((1.0 - a) * grid.floor_s[i] + a * grid.floor_s[i1], seconds)
     # Wider groups than measured move more over each link; rings also take more steps.  Only
     # what exceeds the latency scales with the bandwidth of the links.
     largest = float(np.exp2(grid.log_ranks[-1]))
-    beyond = np.maximum(ranks, largest)
+    beyond = maximum(ranks, largest)
     wider = bus_factor(1.0, beyond) / bus_factor(1.0, largest)
     steps = (beyond - largest) * (0.0 if op == "all_reduce" else _RING_STEP_S)
     seconds = floor + (seconds - floor) * fabric.link_scale * wider + steps
-    return np.where(single, 0.0, seconds), np.where(single, 0.0, floor + steps)
+    return where(single, 0.0, seconds), where(single, 0.0, floor + steps)

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
+from cost_models.arrays import maximum, minimum
 from cost_models.blocks.records import Weight
 from cost_models.sources import Array, formula
 
@@ -56,5 +55,5 @@ def newton_schulz_products(rows: Array, columns: Array) -> tuple[tuple[Array, Ar
     """(m, n, k) of the products of one step, with the shorter side of X first: A = X X',
     B = b A + c A A, X = a X + B X.
     """
-    m, n = np.minimum(rows, columns), np.maximum(rows, columns)
+    m, n = minimum(rows, columns), maximum(rows, columns)
     return (m, m, n), (m, m, m), (m, n, m)

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
-from cost_models.arrays import sum_of
+from cost_models.arrays import maximum, minimum, sum_of
 from cost_models.blocks.records import Weight
 from cost_models.plans import Plans
 from cost_models.sources import Array, formula
@@ -96,8 +94,8 @@ def deepspeed_bucket_bytes(
     own (allreduce_no_retain), beside its copy in the dtype of communication.  Weights come back in
     buckets of a flat list (all_gather_dp_groups).
     """
-    bucket = np.minimum(parameters, DEEPSPEED_BUCKET)
-    joined = np.maximum(bucket, largest_parameters)
+    bucket = minimum(parameters, DEEPSPEED_BUCKET)
+    joined = maximum(bucket, largest_parameters)
     joined_bytes = joined * (reduced_bytes + weight_bytes)
     reduced = joined_bytes + (bucket * reduced_bytes - joined_bytes) * half_gradients
     return reduced + bucket * weight_bytes
@@ -116,7 +114,7 @@ def gap_bytes(transient_bytes: Array, share: Array, few: Array, logits_bytes: Ar
     few: 1 where layers leave a GiB at most, and logits as much as they are.
     """
     gaps = share * transient_bytes
-    return gaps + few * (np.minimum(gaps, logits_bytes + GIB) - gaps)
+    return gaps + few * (minimum(gaps, logits_bytes + GIB) - gaps)
 
 
 @formula("byte", "derived")
@@ -126,7 +124,7 @@ def stuck_bytes(gap_bytes: Array, transient_bytes: Array, recomputed: Array) -> 
     recomputed: the share of a stage's layers that are computed again.
     """
     more = RECOMPUTED_STUCK_FRAGMENTATION - STUCK_FRAGMENTATION
-    return np.minimum(gap_bytes, (STUCK_FRAGMENTATION + more * recomputed) * transient_bytes)
+    return minimum(gap_bytes, (STUCK_FRAGMENTATION + more * recomputed) * transient_bytes)
 
 
 @formula("byte", "derived")
@@ -136,4 +134,4 @@ def returnable_bytes(stuck_bytes: Array, other_bytes: Array, room_bytes: Array) 
     other_bytes: gaps between tensors, and what only another phase of the step used.  The
     allocator returns whole segments before it fails.
     """
-    return np.minimum(np.maximum(room_bytes - stuck_bytes, 0.0), other_bytes)
+    return minimum(maximum(room_bytes - stuck_bytes, 0.0), other_bytes)

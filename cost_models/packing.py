@@ -13,6 +13,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.arrays import maximum, minimum
 from cost_models.blocks.indexer import attention_span
 from cost_models.blocks.records import FlashAttention, Kernel, KeyValues, Record
 from cost_models.dims import Dims
@@ -24,13 +25,13 @@ FloatArray = NDArray[np.float64]
 
 def lengths_of(training: TrainingSpec) -> FloatArray:
     """Tokens of equally likely samples, cut at the sequence."""
-    return np.minimum(np.array(training.sample_lengths, dtype=np.float64), training.seq_length)
+    return minimum(np.array(training.sample_lengths, dtype=np.float64), training.seq_length)
 
 
 @formula("1", "derived")
 def window_of(span: Array, seq_length: float) -> Array:
     """The window with this `attention_span`: s - sqrt(s (s - span)); s if all tokens are seen."""
-    return seq_length - np.sqrt(seq_length * np.maximum(seq_length - np.asarray(span), 0.0))
+    return seq_length - np.sqrt(seq_length * maximum(seq_length - np.asarray(span), 0.0))
 
 
 @formula("1", "derived")

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from cost_models.arrays import sum_of
+from cost_models.arrays import maximum, sum_of
 from cost_models.blocks.embedding import padded_vocab_size
 from cost_models.blocks.head import Head
 from cost_models.blocks.norm import norm_parameters
@@ -45,7 +45,7 @@ def widest_matrix_parameters(model: ModelSpec, split: Split, together: bool = Fa
         for weight in kind.weights(model, split):
             if weight.matrix:
                 parts = weight.tensors if together else weight.copies
-                widest = np.maximum(widest, weight.elements / parts)
+                widest = maximum(widest, weight.elements / parts)
     return widest
 
 

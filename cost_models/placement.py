@@ -13,7 +13,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.arrays import maximum, minimum, where
 from cost_models.plans import IntArray, Plans, code
+
+_ONE = np.int64(1)  # as a number of a plan's column is one
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ def members(axis: Axis, domain_accelerators: int | None) -> IntArray:
     if domain_accelerators is None:
         return axis.size
     overlap = np.gcd(axis.stride * axis.size, domain_accelerators)
-    fewest: IntArray = np.maximum(1, overlap // axis.stride)
+    fewest: IntArray = maximum(overlap // axis.stride, _ONE)
     return fewest
 
 
@@ -64,7 +67,7 @@ class Placement:
     @cached_property
     def pp(self) -> Axis:
         plans = self._plans
-        return Axis(plans.pp, plans.tp * plans.cp * np.where(self._dp_last, 1, plans.dp), "pp")
+        return Axis(plans.pp, plans.tp * plans.cp * where(self._dp_last, _ONE, plans.dp), "pp")
 
     @cached_property
     def etp(self) -> Axis:
@@ -78,13 +81,13 @@ class Placement:
     def data(self) -> Axis:
         plans = self._plans
         split = self._dp_last & (plans.pp > 1)
-        stride = plans.tp * np.where(split, plans.cp * plans.pp, 1)
+        stride = plans.tp * where(split, plans.cp * plans.pp, _ONE)
         return Axis(plans.dp * plans.cp, stride, "data")
 
     @cached_property
     def shard(self) -> Axis:
         ranks, requested = self.data.size, self._plans.dp_shard
-        size = np.where(requested > 0, np.minimum(requested, ranks), ranks)
+        size = where(requested > 0, minimum(requested, ranks), ranks)
         return Axis(size, self.data.stride, "shard")
 
     @cached_property
@@ -96,14 +99,14 @@ class Placement:
     def expert_data(self) -> Axis:
         plans = self._plans
         grid = plans.etp * plans.ep
-        size = np.maximum(plans.tp * self.data.size // np.maximum(grid, 1), 1)
-        return Axis(size, grid * np.where(self._dp_last, plans.pp, 1), "expert_data")
+        size = maximum(plans.tp * self.data.size // maximum(grid, _ONE), _ONE)
+        return Axis(size, grid * where(self._dp_last, plans.pp, _ONE), "expert_data")
 
     @cached_property
     def expert_shard(self) -> Axis:
         # Hybrid sharding replicates experts as often as everything else (megatron-core).
         data = self.expert_data
-        size = np.maximum(data.size * self.shard.size // self.data.size, 1)
+        size = maximum(data.size * self.shard.size // self.data.size, _ONE)
         return Axis(size, data.stride, "expert_shard")
 
     @cached_property

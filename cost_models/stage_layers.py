@@ -16,6 +16,7 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.arrays import maximum, where
 from cost_models.layers import layers_of
 from cost_models.plans import VOCABULARIES, IntArray, ParallelPlan, Plans
 from cost_models.schedules import SCHEDULES
@@ -61,11 +62,11 @@ def middle_layers(num_layers: int, plans: Plans) -> tuple[IntArray, NDArray[np.b
     first, last = plans.first_stage_layers, plans.last_stage_layers
     rest = num_layers - first - last
     count = plans.pp - (first > 0) - (last > 0)
-    at_least_one = np.maximum(count, 1)
+    at_least_one = maximum(count, 1)
     share = rest // at_least_one
-    divides = np.where(count > 0, (rest % at_least_one == 0) & (share >= 1), rest == 0)
-    ends = np.maximum(np.where(first > 0, first, share), np.where(last > 0, last, share))
-    return np.where(plans.pp == 2, ends, share), divides & (rest >= 0)
+    divides = where(count > 0, (rest % at_least_one == 0) & (share >= 1), rest == 0)
+    ends = maximum(where(first > 0, first, share), where(last > 0, last, share))
+    return where(plans.pp == 2, ends, share), divides & (rest >= 0)
 
 
 @formula("1", "megatron-core")
@@ -103,7 +104,8 @@ def is_loop(schedule: IntArray) -> NDArray[np.bool_]:
 def virtual_stage_count(plans: Plans) -> IntArray:
     """Stages a micro-batch passes: pp x vpp, or pp where two directions each hold a copy."""
     two_way = PLACEMENT_CODES[plans.schedule] == PLACEMENTS.index("two-way")
-    return plans.pp * np.where(two_way, 1, plans.vpp)
+    count: IntArray = plans.pp * where(two_way, 1, plans.vpp)
+    return count
 
 
 def virtual_stage_layers(

@@ -13,7 +13,7 @@ from functools import cached_property, reduce
 import numpy as np
 
 from cost_models import overheads
-from cost_models.arrays import Rows, rows_of, sum_of
+from cost_models.arrays import Rows, any_of, maximum, minimum, rows_of, sum_of, where
 from cost_models.cost_parts import MEMORY_PARTS, STATE_PARTS, STEP_PARTS
 from cost_models.keyed_plans import CostContext, FloatArray, KeyedPlans, by_schedule
 from cost_models.keys import KeyView
@@ -41,9 +41,8 @@ _WORTH_TAKING = 0.6
 
 @dataclass(frozen=True)
 class _StageSet:
-    """A row of the arrays of stages: stages of some plans that are composed alike.
-
-    What their schedules keep there: activation units, and copies of the weights.
+    """A row of the arrays of stages: stages of some plans that are composed alike, and what their
+    schedules keep there, as activation units and copies of the weights.
     """
 
     row: int
@@ -87,7 +86,7 @@ class StageMemory:
                 self._first_parts.append((parts, spare))
             total = sum_of(parts.values())
             for peaks, value in ((self.peak_bytes, total), (self.needed_bytes, total - spare)):
-                peaks[stages.plans] = np.maximum(peaks[stages.plans], value)
+                peaks[stages.plans] = maximum(peaks[stages.plans], value)
 
     def _composed(self) -> Iterator[tuple[_StageSet, dict[str, Array], Array]]:
         """The parts of each place, and what of them is returned where room is short."""
@@ -191,8 +190,11 @@ def _slots(s: CostContext, g: KeyedPlans, all_stages: bool) -> Iterator[_Slot]:
 def _stages(g: KeyedPlans) -> Iterator[_StageSet]:
     """Every stage, with the slot of its composition."""
     plans: Rows = _ALL
-    inverse = np.zeros((), dtype=np.int64) if g.stages.inverse is None else g.stages.inverse
-    layout = np.broadcast_to(inverse, (len(g.plans),))
+    layout = g.stages.inverse
+    if layout is None:  # of all plans the same
+        alike = enumerate(g.table.slot_of[:, 0].tolist())
+        yield from (_StageSet.of(g, stage, slot, plans, float(stage)) for stage, slot in alike)
+        return
     for stage, slots in enumerate(g.table.slot_of):
         stage_slots = slots[layout] if isinstance(plans, slice) else slots[layout[plans]]
         has_slot = stage_slots >= 0
@@ -223,21 +225,21 @@ class _StepAmounts:
         full = plans.recompute == code("recompute", "full")
         uniform = plans.recompute_method == code("recompute_method", "uniform")
         # Layers of one checkpoint: all of them exist again while it runs backward.
-        span = np.where(full & uniform, np.maximum(plans.recompute_num_layers, 1), 1)
+        span = where(full & uniform, maximum(plans.recompute_num_layers, 1), 1)
         self.recomputed = [saved * span for saved in self.saved]
         self.inside = [at_layer(layer.working + layer.dropped) for layer in g.bytes.layers]
         # The backward of a loss follows it at once, unless the schedule runs all forwards first.
         keeps_all = tuple(name for name, it in SCHEDULES.items() if it.keeps_all)
         keeps = is_one_of(plans.schedule, "schedule", *keeps_all)
-        self.losses = np.where(keeps > 0, g.micro_batches, 1.0)
+        self.losses = where(keeps > 0, g.micro_batches, 1.0)
         self.workspace = overheads.workspace_bytes(r.gemm_workspaces)
         self.table_gradient = g.state.spread(g.trained.embedding) * s.training.weight_bytes
         self.offloads = plans.offload_activations > 0
         # A pipeline holds a message each way, torch's (PipelineStage) one each way for every
         # micro-batch of a step; some keep what they sent until its gradient comes back.
-        message = np.where(plans.pp > 1, at_layer(g.bytes.message), 0.0)
+        message = where(plans.pp > 1, at_layer(g.bytes.message), 0.0)
         self.messages = 2.0 * message * (1.0 + r.buffers_every_message * (g.micro_batches - 1.0))
-        self.sent_bytes = message * r.keeps_sent_outputs if np.any(r.keeps_sent_outputs) else None
+        self.sent_bytes = message * r.keeps_sent_outputs if any_of(r.keeps_sent_outputs) else None
         # Those of replicas stay in buckets; sharded ones are reduced by layer, the head's first.
         unshared = (g.micro_batches == 1) & (plans.dp * plans.cp == 1) & (plans.pp == 1)
         self.gradients_absent = r.frees_gradients * unshared
@@ -268,7 +270,7 @@ class _Slot:
         self._forward_casts = forward_cast_bytes(s, g, slot)
         self._step = flat_step_bytes(s, g, slot) + list_step_bytes(s, g, slot)
         self._first, self._last = at_stage(table.first[slot]), at_stage(table.last[slot])
-        self._is_first, self._is_last = bool(np.any(self._first)), bool(np.any(self._last))
+        self._is_first, self._is_last = bool(any_of(self._first)), bool(any_of(self._last))
         self._table = (self._first > 0) * step.table_gradient
         self._saved: Array = 0.0
         self._inside: Array = 0.0
@@ -281,12 +283,12 @@ class _Slot:
             inputs = at_stage(table.inputs[k][slot])
             layer_count, recomputed = layer_count + layers, recomputed + redone
             self._saved = self._saved + (layers - redone) * each + inputs * step.layer_input
-            inside = np.where(redone > 0, step.recomputed[k], 0.0) + step.inside[k]
-            self._inside = np.maximum(self._inside, np.where(layers > 0, inside, 0.0))
-            largest = np.maximum(largest, np.where(layers > redone, each, step.layer_input))
-        self._recomputed = recomputed / np.maximum(layer_count, 1.0)
+            inside = where(redone > 0, step.recomputed[k], 0.0) + step.inside[k]
+            self._inside = maximum(self._inside, where(layers > 0, inside, 0.0))
+            largest = maximum(largest, where(layers > redone, each, step.layer_input))
+        self._recomputed = recomputed / maximum(layer_count, 1.0)
         self._offloaded: Array | None = None
-        if np.any(step.offloads):
+        if any_of(step.offloads):
             self._offloaded = g.offloaded_share(slot)
             self._most_resident = OFFLOAD_RESIDENT_LAYERS * largest
 
@@ -321,26 +323,26 @@ class _Slot:
         if self._is_first:
             table = at(self._table)
             # Of its layers nothing is left when the gradient of the word table appears.
-            widest = np.maximum(widest, table - np.minimum(at(self._saved), resident))
+            widest = maximum(widest, table - minimum(at(self._saved), resident))
         logits, working = self._at_loss(stages, rows, widest)
         working = working + at(of.workspace)
         communication = at(self._communication)
         if of.sent_bytes is not None:
             communication = communication + in_flight * at(of.sent_bytes)
         buckets = at(self._buckets)
-        if np.any(self._forward_casts):
+        if any_of(self._forward_casts):
             # They are gone before what a backward pass works with is there.
-            buckets = np.maximum(buckets, at(self._forward_casts) - working)
+            buckets = maximum(buckets, at(self._forward_casts) - working)
         step, absent = at(self._step), at(of.gradients_absent)
-        if np.any(absent):
+        if any_of(absent):
             gradients, present = states["gradients"], 1.0 - absent
-            coming = gradients + np.maximum(buckets, step)
+            coming = gradients + maximum(buckets, step)
             coming = coming - (resident + logits + working + communication)
-            states["gradients"] = gradients * present + absent * np.maximum(coming, 0.0)
+            states["gradients"] = gradients * present + absent * maximum(coming, 0.0)
             buckets, step = buckets * present, step * present
         communication = communication + buckets
         transient = resident + logits + working + communication
-        over = np.maximum(step - transient, 0.0) if np.any(step) else 0.0
+        over = maximum(step - transient, 0.0) if any_of(step) else 0.0
         stuck: Array = 0.0
         spare: Array = 0.0
         driver: Array = at(of.driver)
@@ -374,7 +376,7 @@ class _Slot:
         if self._offloaded is None:
             return resident
         others = resident * (1.0 - rows_of(self._offloaded, rows))
-        return np.maximum(others, np.minimum(resident, rows_of(self._most_resident, rows)))
+        return maximum(others, minimum(resident, rows_of(self._most_resident, rows)))
 
     def _at_loss(self, stages: _StageSet, rows: Rows, widest: Array) -> tuple[Array, Array]:
         """Logits and working memory at the fuller moment: the loss, or a layer's backward.
@@ -392,7 +394,7 @@ class _Slot:
             rows_of(value, rows) for value in (self._last, of.losses, of.head_saved)
         )
         waiting = logits + (losses - 1.0) * last * head
-        head_working = np.where(last > 0, rows_of(of.head_working, rows), 0.0)
+        head_working = where(last > 0, rows_of(of.head_working, rows), 0.0)
         all_losses = logits + losses * last * head
         at_loss = all_losses + head_working > waiting + widest
-        return np.where(at_loss, all_losses, waiting), np.where(at_loss, head_working, widest)
+        return where(at_loss, all_losses, waiting), where(at_loss, head_working, widest)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models import overheads, state_memory
-from cost_models.arrays import max_of, sum_of
+from cost_models.arrays import any_of, max_of, maximum, minimum, sum_of, where
 from cost_models.data_parallel import HeldParameters
 from cost_models.keyed_plans import CostContext, KeyedPlans, LayerParameters, by_schedule
 from cost_models.optimizers import OPTIMIZERS
@@ -38,11 +38,11 @@ def _wide_table_states(s: CostContext, g: KeyedPlans, slot: int) -> Array:
     """What transformers' Trainer adds for word tables with bitsandbytes: their states are fp32."""
     optimizer = OPTIMIZERS[s.training.optimizer]
     narrow = optimizer.moment_bytes
-    if narrow is None or optimizer.paged or not np.any(g.runtime.wide_table_states):
+    if narrow is None or optimizer.paged or not any_of(g.runtime.wide_table_states):
         return 0.0
     wider = (4.0 - narrow) * optimizer.moments
     first = g.stages.spread(g.table.first[slot]) > 0
-    shards = np.where(g.plans.zero_stage > 0, g.state.spread(g.held.shards), 1.0)
+    shards = where(g.plans.zero_stage > 0, g.state.spread(g.held.shards), 1.0)
     tables = first * g.state.spread(g.trained.word_table) / shards
     added: Array = wider * tables * g.runtime.wide_table_states * (1.0 - g.plans.offload_optimizer)
     return added
@@ -65,8 +65,8 @@ def state_parts(
     """
     training, plans = s.training, g.plans
     in_backward, zero = training.optimizer_in_backward, plans.zero_stage
-    waits = np.maximum(plans.pp > 1, _whole_gradients(g))
-    gradient_zero = np.where(waits > 0, np.minimum(zero, 1), zero)
+    waits = maximum(plans.pp > 1, _whole_gradients(g))
+    gradient_zero = where(waits > 0, minimum(zero, 1), zero)
     element = state_memory.element_bytes(training, g.runtime)
     copies = copies_of(g)
     weights: Array = 0.0
@@ -75,18 +75,18 @@ def state_parts(
     stored = element.weights - (zero == 3) * state_memory.transposed_bytes(training, g.runtime)
     shards = (g.state.spread(g.held.shards), g.state.spread(g.held.expert_shards))
     # The head's gradient is the first, and where it is the word table's too, the last to go.
-    largest = np.maximum(g.state.spread(g.trained.widest), g.state.spread(g.trained.word_table))
+    largest = maximum(g.state.spread(g.trained.widest), g.state.spread(g.trained.word_table))
     for count, frozen_bytes, ranks in zip(trained, frozen, shards, strict=True):
         weights = weights + state_memory.weight_bytes(count, stored, zero, ranks)
         if g.frozen is not None:
             weights = weights + state_memory.weight_bytes(frozen_bytes, 1.0, zero, ranks)
-        waiting = np.minimum(count, largest) if in_backward else count
+        waiting = minimum(count, largest) if in_backward else count
         gradients = gradients + state_memory.gradient_bytes(
             waiting, element.gradients, gradient_zero, ranks
         )
         optimizer = optimizer + state_memory.optimizer_bytes(count, element.optimizer, zero, ranks)
     gradients = gradients * copies
-    if np.any(shards_on_host := offloaded_shards(g)):
+    if any_of(shards_on_host := offloaded_shards(g)):
         weights = weights * (1.0 - shards_on_host)
         # Under a pipeline they are whole until the last micro-batch.
         gradients = gradients * (1.0 - shards_on_host * (plans.pp == 1))
@@ -105,12 +105,12 @@ def _flat_frozen_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
     torch/distributed/fsdp/_wrap_utils.py, _validate_frozen_params.
     """
     flat = g.runtime.flat_gradients * (g.plans.zero_stage == 3)
-    if not s.training.lora_rank or not np.any(flat):
+    if not s.training.lora_rank or not any_of(flat):
         return 0.0
     layers = (g.stages.spread(each[slot]) for each in g.table.layers)
     every = zip(layers, g.layer_parameters, g.trained_layer_parameters, strict=True)
     frozen = sum_of(count * (sum(held) - sum(trained)) for count, held, trained in every)
-    shards = np.where(_whole_gradients(g) > 0, 1.0, g.state.spread(g.held.shards))
+    shards = where(_whole_gradients(g) > 0, 1.0, g.state.spread(g.held.shards))
     flat_bytes: Array = flat * frozen * s.training.weight_bytes / shards
     return flat_bytes
 
@@ -138,7 +138,7 @@ def paged_bytes(s: CostContext, g: KeyedPlans) -> Array:
 def flat_step_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
     """Bytes of flat buckets (DeepSpeed) and their optimizer step, beyond the states of a slot."""
     flat = g.runtime.flat_buckets
-    if not np.any(flat):
+    if not any_of(flat):
         return 0.0
     half = flat * (DTYPE_BYTES[s.training.gradient_dtype] < 4)
     shards = (g.state.spread(g.held.shards), g.state.spread(g.held.expert_shards))
@@ -147,7 +147,7 @@ def flat_step_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
         for parameters, ranks in zip(g.trained_stage_parameters[slot], shards, strict=True)
     )
     ends = (g.stages.spread(row[slot]) > 0 for row in (g.table.first, g.table.last))
-    table = np.maximum(*ends) * g.state.spread(g.trained.word_table)
+    table = maximum(*ends) * g.state.spread(g.trained.word_table)
     owned: Array = sum_of(g.trained_stage_parameters[slot])
     buckets = overheads.deepspeed_bucket_bytes(
         owned, table, DTYPE_BYTES[s.training.gradient_reduce_dtype], s.training.weight_bytes, half
@@ -161,11 +161,11 @@ def list_step_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
     torch/optim/adam.py _multi_tensor_adam: the denominators of all parameters.
     """
     lists = s.training.optimizer == "adam" and not s.training.optimizer_in_backward
-    if not lists or not np.any(g.runtime.steps_by_list):
+    if not lists or not any_of(g.runtime.steps_by_list):
         return 0.0
     shards = (g.state.spread(g.held.shards), g.state.spread(g.held.expert_shards))
     stepped = sum_of(
-        parameters / np.where(g.plans.zero_stage > 0, ranks, 1.0)
+        parameters / where(g.plans.zero_stage > 0, ranks, 1.0)
         for parameters, ranks in zip(g.trained_stage_parameters[slot], shards, strict=True)
     )
     return 4.0 * stepped * g.runtime.steps_by_list
@@ -178,7 +178,7 @@ def placeholder_bytes(g: KeyedPlans, slot: int) -> Array:
     Megatron-Bridge turn it off (perf_recipes, gradient_accumulation_fusion).
     """
     placeholders = g.runtime.placeholder_gradients * (g.plans.zero_stage < 2)
-    if not np.any(placeholders):
+    if not any_of(placeholders):
         return 0.0
     at_stage, at_state = g.stages.spread, g.state.spread
     counts = [at_stage(layers[slot]) for layers in g.table.layers]
@@ -203,26 +203,26 @@ def gathered_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
     copied: Array = runtime.weights_are_masters * (plans.zero_stage == 0) * masters * half
     if s.training.master_weights_dtype == "none":
         copied = copied * (1.0 - runtime.norms_in_fp32)
-    if np.any(plans.autocast):
-        copied = np.where(plans.autocast > 0, _cast_by_autocast(s, g, slot, masters) * half, copied)
-    if not np.any(plans.zero_stage == 3):
+    if any_of(plans.autocast):
+        copied = where(plans.autocast > 0, _cast_by_autocast(s, g, slot, masters) * half, copied)
+    if not any_of(plans.zero_stage == 3):
         return copied
     first = g.stages.spread(g.table.first[slot]) > 0
     last = g.stages.spread(g.table.last[slot]) > 0
     layer = _gathered_layer(g, g.held, g.layer_parameters)
     layer_bytes = _gathered_at_once(g, layer)
-    ahead = np.minimum(layer, runtime.most_live_parameters)
-    ahead = np.where(np.asarray(runtime.gathers_next_matrix) > 0, layer_bytes, ahead)
+    ahead = minimum(layer, runtime.most_live_parameters)
+    ahead = where(np.asarray(runtime.gathers_next_matrix) > 0, layer_bytes, ahead)
     ends = first * g.state.spread(g.held.embedding) + last * g.state.spread(g.held.head)
     root = runtime.gathers_root_weights * ends
     # Of what is stored in fp8 the layer in use is there transposed too.
     spared = state_memory.transposed_bytes(s.training, runtime)
-    flat_bytes = np.where(
+    flat_bytes = where(
         plans.reshard_after_forward > 0,
         (layer_bytes + root) * half + ahead * (half - spared),
         stage * half,
     )
-    return copied + np.where(plans.zero_stage == 3, flat_bytes, 0.0)
+    return copied + where(plans.zero_stage == 3, flat_bytes, 0.0)
 
 
 def _cast_by_autocast(s: CostContext, g: KeyedPlans, slot: int, masters: Array) -> Array:
@@ -236,7 +236,7 @@ def _cast_by_autocast(s: CostContext, g: KeyedPlans, slot: int, masters: Array) 
     layer = _gathered_layer(g, g.trained, g.trained_layer_parameters)
     last = g.stages.spread(g.table.last[slot]) > 0
     cast: Array = layer + last * g.state.spread(g.trained.word_table)
-    return np.where(full, np.minimum(cast, masters), masters)
+    return where(full, minimum(cast, masters), masters)
 
 
 def forward_cast_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
@@ -244,7 +244,7 @@ def forward_cast_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
 
     They meet gradients only where those of an earlier micro-batch are there.
     """
-    if not np.any(g.plans.autocast) or not s.training.casts_trained_weights:
+    if not any_of(g.plans.autocast) or not s.training.casts_trained_weights:
         return 0.0
     masters: Array = sum_of(g.trained_stage_parameters[slot])
     dropped = masters - _cast_by_autocast(s, g, slot, masters)
@@ -260,7 +260,7 @@ def bucket_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
     before the last, when activations are gone.
     """
     masters = g.runtime.weights_are_masters
-    if not (np.any(g.plans.zero_stage >= 2) or np.any(masters)):
+    if not (any_of(g.plans.zero_stage >= 2) or any_of(masters)):
         return 0.0
     half = masters * s.training.weight_bytes
     sharded = (g.plans.zero_stage >= 2) * 1.0
@@ -277,19 +277,19 @@ def bucket_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
 def _gathered_layer(g: KeyedPlans, parameters: HeldParameters, layers: LayerParameters) -> Array:
     """Parameters that are gathered together: of a layer, or of a word table that is larger."""
     layer = max_of(plain + expert for plain, expert in layers)
-    with_table = np.maximum(layer, g.state.spread(parameters.embedding))
+    with_table = maximum(layer, g.state.spread(parameters.embedding))
     gathers_root = np.asarray(g.runtime.gathers_root_weights) > 0
-    return np.where(gathers_root, layer, with_table)
+    return where(gathers_root, layer, with_table)
 
 
 def _gathered_at_once(g: KeyedPlans, layer: Array) -> Array:
     """Parameters in use of a gathered layer, or of its widest matrix."""
     experts_together = np.asarray(g.runtime.gathers_experts_together) > 0
-    matrix = np.where(
+    matrix = where(
         experts_together, g.state.spread(g.held.widest_together), g.state.spread(g.held.widest)
     )
-    widest = np.minimum(layer, matrix)
-    return np.where(np.asarray(g.runtime.gathers_by_matrix) > 0, widest, layer)
+    widest = minimum(layer, matrix)
+    return where(np.asarray(g.runtime.gathers_by_matrix) > 0, widest, layer)
 
 
 def _whole_table_bytes(g: KeyedPlans, slot: int, stored_bytes: Array) -> Array:

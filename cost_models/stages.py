@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.arrays import per_row
+from cost_models.arrays import maximum, minimum, per_row, where
 from cost_models.keys import Groups, Key
 from cost_models.layers import layers_of
 from cost_models.plans import ParallelPlan, Plans, code
@@ -101,7 +101,7 @@ def virtual_layers(
     elif uniform:
         redone = layer_counts.copy()
     else:
-        redone = split(starts + np.minimum(sizes, recompute_layers or recompute_num_layers))
+        redone = split(starts + minimum(sizes, recompute_layers or recompute_num_layers))
     positions = np.arange(len(sizes)) // copies
     first, last = positions == 0, positions == positions[-1]
     for kind in predicted:
@@ -160,7 +160,7 @@ def _rows(
     if uniform and recompute_num_layers > 1:
         # One input per checkpoint of n layers; mixed kinds share in proportion.
         segments = per_rank(np.ceil(v.sizes / recompute_num_layers))
-        portion = segments / np.maximum(sum(redone), 1.0)
+        portion = segments / maximum(sum(redone), 1.0)
         inputs = [counts * portion for counts in redone]
     stage = np.arange(pp, dtype=np.float64)
     losses = per_rank(v.last) * (1.0 + len(predicted))
@@ -231,7 +231,7 @@ def mean_stages(model: ModelSpec, plans: Plans) -> tuple[Groups, StageTable]:
     layers = np.broadcast_to(counts / keys.pp, (len(counts), *shape))
     redone = layers * (keys.recompute == code("recompute", "full"))
     uniform = keys.recompute_method == code("recompute_method", "uniform")
-    inputs = redone / np.where(uniform, np.maximum(keys.recompute_num_layers, 1), 1)
+    inputs = redone / where(uniform, maximum(keys.recompute_num_layers, 1), 1)
     totals = np.broadcast_to(counts[:, 0], (len(counts), shape[1]))
     none, ones = np.zeros(shape), np.ones(shape[1], dtype=np.int64)
     return groups, StageTable(

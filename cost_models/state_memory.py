@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cost_models.arrays import where
 from cost_models.runtimes.base import Traits
 from cost_models.sources import Array, formula
 from cost_models.spec import DTYPE_BYTES, TrainingSpec
@@ -74,7 +75,7 @@ def step_bytes(parameters: Array, half_gradients: Array, zero_stage: Array, shar
     Without ZeRO (FP16_Optimizer.step) all gradients in fp32, then flattened (4 + 4 bytes).
     """
     sharded = 6.0 * parameters / shards
-    return np.where(np.asarray(zero_stage) >= 1, sharded, 8.0 * parameters) * half_gradients
+    return where(np.asarray(zero_stage) >= 1, sharded, 8.0 * parameters) * half_gradients
 
 
 @formula("byte", "zero", "megatron-core")
@@ -82,7 +83,7 @@ def weight_bytes(
     parameters: Array, element_bytes: Array, zero_stage: Array, shards: Array
 ) -> Array:
     """Bytes of the training weights a rank holds between uses."""
-    return parameters * element_bytes / np.where(np.asarray(zero_stage) >= 3, shards, 1.0)
+    return parameters * element_bytes / where(np.asarray(zero_stage) >= 3, shards, 1.0)
 
 
 @formula("byte", "zero", "megatron-core")
@@ -90,7 +91,7 @@ def gradient_bytes(
     parameters: Array, element_bytes: Array, zero_stage: Array, shards: Array
 ) -> Array:
     """Bytes of the gradient accumulation buffer a rank holds."""
-    return parameters * element_bytes / np.where(np.asarray(zero_stage) >= 2, shards, 1.0)
+    return parameters * element_bytes / where(np.asarray(zero_stage) >= 2, shards, 1.0)
 
 
 @formula("byte", "zero", "megatron-core")
@@ -98,4 +99,4 @@ def optimizer_bytes(
     parameters: Array, bytes_per_parameter: Array, zero_stage: Array, shards: Array
 ) -> Array:
     """Bytes of master weights and moments a rank holds."""
-    return parameters * bytes_per_parameter / np.where(np.asarray(zero_stage) >= 1, shards, 1.0)
+    return parameters * bytes_per_parameter / where(np.asarray(zero_stage) >= 1, shards, 1.0)

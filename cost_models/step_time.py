@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.arrays import per_row, sum_of
+from cost_models.arrays import all_of, any_of, maximum, minimum, per_row, sum_of, where
 from cost_models.blocks.records import FlashAttention
 from cost_models.data_parallel import DataParallelSeconds, data_parallel_seconds
 from cost_models.dynamic_context import by_sample, is_dynamic, waiting_share
@@ -165,8 +165,8 @@ class _BusiestStage:
         for slot in range(1, len(g.table.stage)):
             seconds = stage_s(s, g, times, slot)
             slower = seconds > self.seconds
-            self.seconds = np.where(slower, seconds, self.seconds)
-            self._slot = np.where(slower, slot, self._slot)
+            self.seconds = where(slower, seconds, self.seconds)
+            self._slot = where(slower, slot, self._slot)
         self._first, self._last = (self._busiest(g.table.first), self._busiest(g.table.last))
         self._layers = [self._busiest(counts) for counts in g.table.layers]
 
@@ -211,9 +211,9 @@ class _BusiestStage:
         weight_gradient_s = self.share("weight_gradient_s")
         return Costs(
             forward_s=forward_s,
-            input_gradient_s=np.maximum(self.seconds - forward_s - weight_gradient_s, 0.0),
+            input_gradient_s=maximum(self.seconds - forward_s - weight_gradient_s, 0.0),
             weight_gradient_s=weight_gradient_s,
-            others_s=np.maximum(all_stages_s - self.seconds, 0.0),
+            others_s=maximum(all_stages_s - self.seconds, 0.0),
         )
 
 
@@ -226,7 +226,7 @@ def alone_micro_batches(plans: Plans, micro_batches: Array) -> Array:
     schedules.py); the mean over ranks, in micro-batches of v chunks.
     """
     passes = plans.pp - 1.0 + (plans.vpp - 1.0) * plans.pp + 1.0
-    return np.minimum(passes / plans.vpp, micro_batches)
+    return minimum(passes / plans.vpp, micro_batches)
 
 
 @formula("s", "derived")
@@ -239,9 +239,9 @@ def straggler_s(s: CostContext, plans: Plans, parts: dict[str, FloatArray]) -> F
     """
     placement = Placement(plans)
     domain = max(s.nodes.accelerators_per_node, s.nodes.network[0].domain_accelerators or 1)
-    shards = np.where(plans.zero_stage == 3, placement.shard.size * placement.shard.stride, 1)
-    experts = np.where(plans.ep > 1, plans.ep * placement.ep.stride, 1)
-    doublings = np.log2(np.maximum(np.maximum(shards, experts) / domain, 1.0))
+    shards = where(plans.zero_stage == 3, placement.shard.size * placement.shard.stride, 1)
+    experts = where(plans.ep > 1, plans.ep * placement.ep.stride, 1)
+    doublings = np.log2(maximum(maximum(shards, experts) / domain, 1.0))
     total: FloatArray = s.machine.fitted.straggler * doublings * sum_of(parts.values())
     return per_row(total, len(plans))
 
@@ -263,12 +263,12 @@ def imbalance_s(s: CostContext, g: KeyedPlans, times: BlockTimes) -> FloatArray:
         seconds = sum_of(t.forward_s + t.backward_s for t in each)
         by_key = per_row(seconds, len(g.layer_plans))
         attention = attention + g.stages.spread(count) * g.layers.spread(by_key) / plans.pp
-    between = plans.micro_batch_size * np.where(plans.zero_stage >= 2, 1.0, g.micro_batches)
+    between = plans.micro_batch_size * where(plans.zero_stage >= 2, 1.0, g.micro_batches)
     spread = variation(lengths_of(training), float(training.seq_length)) / np.sqrt(between)
     lost: FloatArray = g.micro_batches * attention * spread * expected_maximum(plans.dp)
-    if np.any(dynamic := is_dynamic(training, plans)):
+    if any_of(dynamic := is_dynamic(training, plans)):
         busy = g.micro_batches * stage_s(s, g, times, 0)
-        lost = np.where(dynamic, busy * waiting_share(training, plans), lost)
+        lost = where(dynamic, busy * waiting_share(training, plans), lost)
     return per_row(lost, len(plans))
 
 
@@ -284,13 +284,13 @@ def _extra_s(g: KeyedPlans, costs: Costs) -> Array:
         if schedule.extra_s is not None:
             closed = schedule.extra_s(costs, plans.pp, plans.vpp, m)
         open_rows = np.isnan(closed) & (plans.schedule == code("schedule", schedule.id))
-        if not np.any(open_rows):
+        if not any_of(open_rows):
             return closed
         simulated = simulated_extra_s(schedule, plans, m, costs, open_rows)
-        return np.where(np.isnan(closed), simulated, closed)
+        return where(np.isnan(closed), simulated, closed)
 
     # A single rank never waits, whatever its schedule.
-    return np.where(plans.pp == 1, 0.0, by_schedule(plans, extra))
+    return where(plans.pp == 1, 0.0, by_schedule(plans, extra))
 
 
 def message_s(g: KeyedPlans, dp: DataParallelSeconds) -> Array:
@@ -319,12 +319,12 @@ def _pipeline_s(
     (megatron-core switches that overlap off for plain 1F1B).
     """
     plans = g.plans
-    if np.all(plans.pp == 1):
+    if all_of(plans.pp == 1):
         return 0.0
     message = message_s(g, dp)
     hidden = (plans.overlap_p2p > 0) & (plans.vpp > 1)
     chunk_s = (forward + backward) / (2.0 * plans.vpp)
-    steady = np.where(hidden, np.maximum(message - chunk_s, 0.0), message)
+    steady = where(hidden, maximum(message - chunk_s, 0.0), message)
     ways = 1.0 + g.runtime.messages_one_way
     shown = 2.0 * (plans.pp - 1) * message + ways * messages(g) * steady
-    return np.where(plans.pp > 1, shown, 0.0)
+    return where(plans.pp > 1, shown, 0.0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.arrays import max_of, sum_of
+from cost_models.arrays import any_of, max_of, maximum, minimum, sum_of, where
 from cost_models.blocks.head import Head
 from cost_models.blocks.records import Split
 from cost_models.data_parallel import DataParallelSeconds, Rates, bucket_parameters
@@ -59,7 +59,7 @@ class Sharded:
         self.wrapper: _Wrapper | None = None
         if self.measured is not None:
             self.wrapper = _Wrapper(self.measured, g, s.nodes.accelerators_per_node)
-        self.used = bool(np.any(plans.zero_stage >= 2)) or self.wrapper is not None
+        self.used = bool(any_of(plans.zero_stage >= 2)) or self.wrapper is not None
         self.gathers = (plans.zero_stage == 3) & (plans.reshard_after_forward > 0)
         self.reduces = (plans.zero_stage >= 2) & (plans.pp == 1)
         self.hides_gather = (plans.overlap_param_gather > 0).astype(np.float64)
@@ -98,16 +98,16 @@ class Sharded:
     ) -> Array:
         """parameters: gathered, reduced."""
         gathered, reduced = parameters
-        gather_s = np.where(self.gathers, self.spread(gather), 0.0)
-        reduce_s = np.where(self.reduces, self.spread(reduce), 0.0)
+        gather_s = where(self.gathers, self.spread(gather), 0.0)
+        reduce_s = where(self.reduces, self.spread(reduce), 0.0)
         first_s = self.forwards * gather_s
-        forward = np.maximum(first_s - self.hides_gather * block["forward_s"], 0.0)
+        forward = maximum(first_s - self.hides_gather * block["forward_s"], 0.0)
         under = block["backward_s"] + block["recompute_s"] + recomputed_s
         shown = gather_s * (1.0 - self.hides_gather) + reduce_s * (1.0 - self.hides_reduce)
         hidden = gather_s * self.hides_gather + reduce_s * self.hides_reduce
-        exposed = forward + shown + np.maximum(hidden - under, 0.0)
+        exposed = forward + shown + maximum(hidden - under, 0.0)
         total = first_s + gather_s + reduce_s
-        hidden_share = np.maximum(1.0 - exposed / np.maximum(total, 1e-30), 0.0)
+        hidden_share = maximum(1.0 - exposed / maximum(total, 1e-30), 0.0)
         gathers = (1.0 + self.forwards) * self.gathers * gathered
         passing = gathers * self.weight_bytes
         passing = passing + self.reduce_bytes * self.reduces * reduced
@@ -139,9 +139,9 @@ class _Wrapper:
         each = 1.0 / g.micro_batches
         unpiped = plans.pp == 1
         self.often: dict[str, Array] = {
-            "forward": np.where(unpiped & (plans.reshard_after_forward > 0), 1.0, each),
+            "forward": where(unpiped & (plans.reshard_after_forward > 0), 1.0, each),
             "backward": 1.0,
-            "reduce": np.where(unpiped & self.sharded, 1.0, each),
+            "reduce": where(unpiped & self.sharded, 1.0, each),
         }
 
     def seconds(self, parameters: Array, otherwise: Array) -> Array:
@@ -152,10 +152,10 @@ class _Wrapper:
                 self.lines.get((wrapper, part), Linear(0.0, 0.0))
                 for wrapper in ("replicate", "fully_shard")
             )
-            fixed = np.where(self.sharded, shards.fixed_s, unsharded.fixed_s)
-            each = np.where(self.sharded, shards.per_unit_s, unsharded.per_unit_s)
+            fixed = where(self.sharded, shards.fixed_s, unsharded.fixed_s)
+            each = where(self.sharded, shards.per_unit_s, unsharded.per_unit_s)
             total = total + often * (fixed + each * parameters) * self.slower
-        return np.where(self.uses_wrapper, total, otherwise)
+        return where(self.uses_wrapper, total, otherwise)
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def step_seconds(
     at_state, at_stage = g.state.spread, g.stages.spread
     sharded = plans.zero_stage >= 1
     shards = [
-        np.where(sharded, at_state(ranks), 1.0) for ranks in (g.held.shards, g.held.expert_shards)
+        where(sharded, at_state(ranks), 1.0) for ranks in (g.held.shards, g.held.expert_shards)
     ]
     bandwidth = s.nodes.accelerator.memory_bytes_per_s * OPTIMIZER_BANDWIDTH_FRACTION
     step_bytes = optimizer_step_bytes(training, g.runtime)
@@ -195,12 +195,12 @@ def step_seconds(
     for slot, (plain, expert) in enumerate(g.trained_stage_parameters):
         stage = at_stage(g.table.stage[slot])
         reduce_s, gather_s = collectives.of((plain, expert), g.stage_parameters[slot])
-        least = np.minimum(bucket / np.maximum(plain + expert, 1.0), 1.0)
+        least = minimum(bucket / maximum(plain + expert, 1.0), 1.0)
         hidden = plans.overlap_grad_reduce * backward * (1.0 + stage / plans.vpp)
-        shown = np.maximum(reduce_s - hidden, reduce_s * least)
+        shown = maximum(reduce_s - hidden, reduce_s * least)
         hidden = plans.overlap_param_gather * forward * (1.0 + stage / plans.vpp)
-        shown = shown + np.maximum(gather_s - hidden, gather_s * least)
-        hidden_share = 1.0 - shown / np.maximum(reduce_s + gather_s, 1e-30)
+        shown = shown + maximum(gather_s - hidden, gather_s * least)
+        hidden_share = 1.0 - shown / maximum(reduce_s + gather_s, 1e-30)
         passing = (plain + expert) * (
             (reduce_s > 0) * float(DTYPE_BYTES[training.gradient_reduce_dtype])
             + (gather_s > 0) * training.gathered_weight_bytes
@@ -209,9 +209,9 @@ def step_seconds(
         lost = s.machine.fitted.contention * passing / link
         if measured is not None and measured.contention is not None:
             lost = measured.contention * (reduce_s + gather_s)
-        shown = shown + lost * np.maximum(hidden_share, 0.0)
+        shown = shown + lost * maximum(hidden_share, 0.0)
         owned = plain / shards[0] + expert / shards[1]
-        seconds = np.maximum(owned * step_bytes / bandwidth, owned * quantised_s)
+        seconds = maximum(owned * step_bytes / bandwidth, owned * quantised_s)
         if measured is not None and measured.optimizer is not None:
             tensors = _tensors(s, g, slot)
             seconds = tensors * measured.optimizer[0] + owned * measured.optimizer[1]
@@ -219,13 +219,13 @@ def step_seconds(
         if matrices is not None:
             more = matrices.step(slot, step_bytes, bandwidth)
             seconds, shown = seconds + more.update_s, shown + more.shard_gather_s
-            tensor = np.maximum(tensor, more.tensor_gather_s)
-        exposed = np.maximum(exposed, shown)
-        optimizer = np.maximum(optimizer, seconds)
-        if np.any(plans.offload_optimizer):
+            tensor = maximum(tensor, more.tensor_gather_s)
+        exposed = maximum(exposed, shown)
+        optimizer = maximum(optimizer, seconds)
+        if any_of(plans.offload_optimizer):
             stored = sum_of(w / n for w, n in zip(g.stage_parameters[slot], shards, strict=True))
             busy_s = g.micro_batches * (forward + backward)
-            offload = np.maximum(offload, _offload_s(s, g, owned, stored, busy_s))
+            offload = maximum(offload, _offload_s(s, g, owned, stored, busy_s))
     optimizer = optimizer * (1.0 - plans.offload_optimizer)
     return StepSeconds(exposed + at_state(dp.tied_reduce_s), tensor, optimizer, offload)
 
@@ -291,12 +291,12 @@ class StepCollectives:
 
         def rates(group: Rates) -> tuple[Array, Array]:
             """Seconds per parameter: reduced, gathered."""
-            reduced = np.where(
+            reduced = where(
                 reduces,
                 spread(group.all_reduce_s_per_byte),
-                np.where(scatters, spread(group.reduce_scatter_s_per_byte), 0.0),
+                where(scatters, spread(group.reduce_scatter_s_per_byte), 0.0),
             )
-            gathered = np.where(gathers, spread(group.all_gather_s_per_byte), 0.0)
+            gathered = where(gathers, spread(group.all_gather_s_per_byte), 0.0)
             return reduced * reduce_bytes, gathered * s.training.gathered_weight_bytes
 
         self.plain = rates(dp.plain)
@@ -309,7 +309,7 @@ class StepCollectives:
         """
         plain, expert = trained
         if trained is not held:
-            held = np.where(self._keeps, held[0], plain), np.where(self._keeps, held[1], expert)
+            held = where(self._keeps, held[0], plain), where(self._keeps, held[1], expert)
         return (
             plain * self.plain[0] + expert * self.expert[0],
             held[0] * self.plain[1] + held[1] * self.expert[1],
@@ -329,8 +329,8 @@ def _offload_s(s: CostContext, g: KeyedPlans, owned: Array, held: Array, busy_s:
     down = owned * DTYPE_BYTES[s.training.gradient_dtype] / link
     up = s.training.weight_bytes / link
     shards = offloaded_shards(g)
-    passing = np.maximum(g.micro_batches * (down + 2.0 * held * up) - busy_s, 0.0)
-    moved = np.where(shards > 0, passing, down + owned * up)
+    passing = maximum(g.micro_batches * (down + 2.0 * held * up) - busy_s, 0.0)
+    moved = where(shards > 0, passing, down + owned * up)
     return g.plans.offload_optimizer * (moved + owned / per_accelerator)
 
 
@@ -343,7 +343,7 @@ def paging_s(paged_bytes: Array, free_bytes: Array, link_bytes_per_s: float) -> 
 def activation_offload_s(s: CostContext, g: KeyedPlans, forward: Array, backward: Array) -> Array:
     """Saved tensors to the host in forward and back in backward, beyond what compute hides."""
     plans = g.plans
-    if not np.any(plans.offload_activations):
+    if not any_of(plans.offload_activations):
         return 0.0
     link = s.nodes.host_link_bytes_per_s
     assert link is not None
@@ -365,6 +365,6 @@ def activation_offload_s(s: CostContext, g: KeyedPlans, forward: Array, backward
         for slot in range(len(table.stage))
     )
     transfer = saved / link
-    shown = np.maximum(transfer - forward, 0.0) + np.maximum(transfer - backward, 0.0)
+    shown = maximum(transfer - forward, 0.0) + maximum(transfer - backward, 0.0)
     exposed: Array = g.micro_batches * shown
     return exposed

@@ -10,11 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-import numpy as np
-
 from cost_models.adapter_records import Adapters, casts
 from cost_models.adapters import adapted
-from cost_models.arrays import max_of
+from cost_models.arrays import any_of, max_of, maximum
 from cost_models.blocks.base import Block, End, Mixer
 from cost_models.blocks.head import Head
 from cost_models.blocks.norm import Norm
@@ -144,6 +142,8 @@ class TrainableModel:
 
     def records(self, kind: LayerKind, d: Dims) -> tuple[Record, ...]:
         """The records of one micro-batch of a layer, in forward order."""
+        if not self.training.freezes:
+            return tuple(kind.records(self.model, d))
         trains = self.training.trains
         return self._records_as_run(
             [
@@ -180,7 +180,7 @@ class TrainableModel:
             return tuple(record for record, _ in records)
         gemms = _frozen(records)
         frozen = {gemm.name: gemm for gemm in gemms.values()}
-        unpacked = self._unpacked(frozen.values(), d, packed) if np.any(packed) else {}
+        unpacked = self._unpacked(frozen.values(), d, packed) if any_of(packed) else {}
         changed: list[Record] = []
         for record, trained in records:
             match record:
@@ -229,10 +229,10 @@ class TrainableModel:
         adapted = [reader for reader in readers if reader.name in self._adapted]
         if adapted and not self.training.lora_dropout:
             gemm = adapted[0]
-            kept_share = np.maximum(kept_share, 1.0 - casts(self.training, d))
+            kept_share = maximum(kept_share, 1.0 - casts(self.training, d))
             if tensor.name == "activation output":
                 kept_share = kept_share * (1.0 - d.runtime.fuses_adapters)
-        if np.any(kept_share) and gemm.name not in KEPT_INPUTS:
+        if any_of(kept_share) and gemm.name not in KEPT_INPUTS:
             yield replace(
                 tensor,
                 elements=gemm.m * gemm.groups * gemm.k,
@@ -248,7 +248,7 @@ class TrainableModel:
         held_share = packed * d.runtime.holds_frozen_inputs
         # Parallel branches behind one norm have one input.
         shared = self.model.parallel_residual and self.model.norms_per_layer == 1
-        if np.any(held_share) and not (shared and gemm.name == "fc1"):
+        if any_of(held_share) and not (shared and gemm.name == "fc1"):
             elements = gemm.m * gemm.groups * gemm.k
             active = gemm.active * held_share
             yield SavedTensor(f"{gemm.name} input before", elements, d.activation_bytes, (), active)

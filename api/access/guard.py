@@ -83,7 +83,7 @@ class Guard:
             headers = {"WWW-Authenticate": "Bearer", **rate_headers}
             signed_in = ", or to be signed in at the proxy" if self.settings.group_roles else ""
             raise Refused("unauthorized", f"a known API key is needed{signed_in}", headers)
-        role = required_role(request.method, request.url.path)
+        role = required_role(request.method, request.scope["path"])
         if not key.may(role):
             detail = f"{key.name} has the role {key.role!r}; this needs {role!r}"
             raise Refused("forbidden", detail, rate_headers)

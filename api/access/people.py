@@ -71,7 +71,8 @@ def person(request: Request, roles: Mapping[str, Role]) -> Key | None:
         raise Refused("forbidden", "none of your groups has a role in PLANNER_GROUP_ROLES")
     digest = hashlib.sha256(f"person {name}".encode()).hexdigest()
     name = f"{_PERSON_PREFIX}{name}"
-    if len(name) > _MAX_NAME_LENGTH:
+    # One that is as long as a shortened one is shortened too: nobody can choose another's.
+    if len(name) >= _MAX_NAME_LENGTH:
         name = f"{name[: _MAX_NAME_LENGTH - 17]}-{digest[:16]}"
     return Key(name, max(granted, key=ROLES.index), digest)
 
@@ -84,5 +85,8 @@ def _single_header(headers: Headers, name: str) -> str:
     lines = headers.getlist(name)
     if len(lines) != 1:
         return ""
-    text = lines[0].encode("latin-1").decode("utf-8", "replace").strip()
+    try:
+        text = lines[0].encode("latin-1").decode("utf-8").strip()
+    except UnicodeDecodeError:  # names that differ in such bytes alone would be one
+        return ""
     return text if text.isprintable() else ""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 from anyio import to_thread
 from fastapi import Request
@@ -11,8 +12,11 @@ from fastapi import Request
 from api.problems import Refused
 from api.settings import Settings
 from api.store_threads import in_store, store_of
+from cost_models.profiles import profiles
 from planner.documents.service import Right, SiteRights
 from planner.evidence.uncertainty import site_storage as storage
+from planner.running.jobs.documents import taught_by
+from planner.running.store.jobs import Job
 
 NONE = "no site has this name"
 
@@ -29,6 +33,37 @@ async def check_right(request: Request, name: str, right: Right) -> None:
     if not rights.allow(key.name, right):
         whose = f"belongs to {rights.owner}" if rights.owner else "has no owner"
         raise Refused("forbidden", f"site {name} {whose}: you have no right to {_DOING[right]}")
+
+
+def visible_jobs(request: Request) -> Callable[[Job], bool]:
+    """Which jobs the caller may see: of others none that names a site which it may not read.
+
+    Asks the store.
+    """
+    settings, key = request.app.state.settings, request.state.key
+    if not settings.tells_apart or key.may("admin"):
+        return lambda job: True
+    rights = store_of(request).sites.all()
+
+    def readable(name: str) -> bool:
+        own = rights.get(name)
+        return storage.exists(name) if own is None else own.allow(key.name, "read")
+
+    return lambda job: job.owner == key.name or all(map(readable, named_sites(job)))
+
+
+def named_sites(job: Job) -> set[str]:
+    """The sites that a job asks of or teaches, those that are axes of a sweep too."""
+    found = {taught_by(job.kind, job.request)}
+    left: list[tuple[str, Any]] = [("", job.request)]
+    for field, part in left:
+        if isinstance(part, dict):
+            left += [(name.rpartition(".")[2], value) for name, value in part.items()]
+        elif isinstance(part, list):
+            left += [(field, value) for value in part]
+        elif isinstance(part, str) and field in ("site", "profile"):
+            found.add(part.partition("@")[0])
+    return {name for name in found if name and name not in profiles()}
 
 
 @asynccontextmanager

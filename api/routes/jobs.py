@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
 
 from api import work
-from api.access.sites import claim_or_check
+from api.access.sites import claim_or_check, visible_jobs
 from api.dependencies import Body, Brief, check_owner
 from api.jobs import answer, events, fingerprint, page
 from api.log import audit
@@ -42,14 +42,16 @@ After = Annotated[str | None, Header(max_length=18, pattern="^[0-9]*$")]
 @router.get("/jobs", responses=declare(422, 503))
 @storing
 def jobs(
+    request: Request,
     store: Kept,
     kind: Annotated[Kind | None, Query()] = None,
     state: Annotated[State | None, Query()] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> JobPage:
-    """Jobs of all kinds, the newest first."""
-    return page(store.jobs.page(limit + 1, kind=kind, state=state, after=cursor), limit)
+    """Jobs of all kinds, the newest first; of other callers those that this one may see."""
+    found = store.jobs.page(limit + 1, kind=kind, state=state, after=cursor)
+    return page(found, limit, visible_jobs(request))
 
 
 def _routes(kind: Kind) -> APIRouter:
@@ -57,9 +59,9 @@ def _routes(kind: Kind) -> APIRouter:
     api = APIRouter(prefix=f"/{kind}", tags=["jobs", kind])
 
     @storing
-    def find_job(id: str, store: Kept) -> Job:
+    def find_job(id: str, request: Request, store: Kept) -> Job:
         job = store.jobs.get(id[:64])
-        if job is None or job.kind != kind:
+        if job is None or job.kind != kind or not visible_jobs(request)(job):
             raise Refused("not-found", f"no such job among {kind}")
         return job
 
@@ -123,11 +125,12 @@ def _add_reads(api: APIRouter, kind: Kind, find_job: Callable[..., Any]) -> None
     @api.get("", responses=declare(422, 503), name=f"list {kind}")
     @storing
     def some(
-        store: Kept, state: Annotated[State | None, Query()] = None, limit: Limit = 50,
-        cursor: Cursor = None,
+        request: Request, store: Kept, state: Annotated[State | None, Query()] = None,
+        limit: Limit = 50, cursor: Cursor = None,
     ) -> JobPage:  # fmt: skip
-        """Jobs of this kind, the newest first."""
-        return page(store.jobs.page(limit + 1, kind=kind, state=state, after=cursor), limit)
+        """Jobs of this kind, the newest first; of other callers those that this one may see."""
+        found = store.jobs.page(limit + 1, kind=kind, state=state, after=cursor)
+        return page(found, limit, visible_jobs(request))
 
     @api.get("/{id}", responses=declare(404, 503), name=f"get {kind}")
     @storing

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from cost_models.arrays import any_of, maximum, minimum, where
 from cost_models.blocks.autocast import CAST_BYTES, input_casts
 from cost_models.blocks.base import Mixer
 from cost_models.blocks.indexer import BLOCK_RATE, Indexer, attention_span
@@ -162,7 +163,7 @@ class Attention(Mixer):
         """Keys and values of the heads of one rank; with fewer heads than ranks each holds one."""
         (every, groups), (head_dim, value_dim) = self.heads(model), self._head_dims(model)
         keys, values = self._projected()
-        each = np.maximum(np.divide(groups, split.tp), 1.0)
+        each = maximum(np.divide(groups, split.tp), 1.0)
         token_limit = min(self.window or math.inf, self.chunk or math.inf)
         read = self.indexer.top_k if self.indexer is not None else math.inf
         yield Cached(
@@ -179,7 +180,7 @@ class Attention(Mixer):
         hidden, head_dim, value_dim = float(model.hidden_size), float(own_dim), float(own_value)
         heads = every / d.tp
         # A rank uses at least one key/value head; with more ranks than heads, heads are repeated.
-        kv_heads = np.maximum(groups / d.tp, 1.0)
+        kv_heads = maximum(groups / d.tp, 1.0)
         width = self._qkv_width(model, heads, kv_heads)
         keys, _ = self._projected()
         # Per-operator recompute keeps every second product: queries and values, not keys.
@@ -204,7 +205,7 @@ class Attention(Mixer):
             yield from head_norm(model, d, "qk", rows * head_dim, rows)
         span = attention_span(self.window, d.seq_length)
         if self.chunk is not None:
-            span = np.minimum(float(self.chunk), d.seq_length)
+            span = minimum(float(self.chunk), d.seq_length)
         rate = 1.0
         if self.indexer is not None:
             yield from self.indexer.records(model, d, hidden)
@@ -348,22 +349,22 @@ def _core_saved(core: _Core, up: str, repeats: bool, keys: float) -> Iterator[Sa
     core_bytes = d.activation_bytes + (FP32_BYTES - d.activation_bytes) * plain
     by_operator = core.unfused * d.runtime.unfused_attention_by_operator
     # Per-operator recompute keeps the product that copies of values were made of.
-    fused = d.runtime.keeps_repeated_heads * np.maximum(d.eager, d.runtime.calls_attention_apart)
+    fused = d.runtime.keeps_repeated_heads * maximum(d.eager, d.runtime.calls_attention_apart)
     fused = d.flash * fused
-    copies = np.maximum(np.maximum(plain, by_operator), fused) * repeats
+    copies = maximum(maximum(plain, by_operator), fused) * repeats
     every = 1.0 + (core.heads / core.kv_heads - 1.0) * copies
     product = 1.0 + (1.0 / every - 1.0) * fused
     modules = (up,) if up else ()
     yield SavedTensor("query", core.query, core_bytes, modules, by_operator=1.0)
     # Keys and values received from other context-parallel ranks are copies.
-    active = np.maximum(np.maximum(keys, plain), d.cp > 1)
+    active = maximum(maximum(keys, plain), d.cp > 1)
     yield SavedTensor("key", core.key * every, core_bytes, modules, active)
     yield SavedTensor("value", core.value * every, core_bytes, modules, active, by_operator=product)
     views = d.runtime.views_values * (core.kv_heads == core.heads)
     yield SavedTensor("unrotated", core.query + core.key, d.activation_bytes, modules, views)
     module = ("core_attn",)
     yield SavedTensor("softmax output", scores, core_bytes, module, core.unfused)
-    if np.any(by_operator):
+    if any_of(by_operator):
         yield SavedTensor("softmax output in fp32", scores, FP32_BYTES, module, by_operator)
     if model.attention_dropout > 0:
         yield SavedTensor("attention score mask", scores, MASK_BYTES, module, core.unfused)
@@ -372,7 +373,7 @@ def _core_saved(core: _Core, up: str, repeats: bool, keys: float) -> Iterator[Sa
     yield SavedTensor("log-sum-exp", statistics, FP32_BYTES, module, d.flash, by_operator=1.0)
     kept = 1.0 - d.products_only * d.recomputed("core_attn")  # else attention gives it again
     yield SavedTensor("attention output", context, d.activation_bytes, (), kept, by_operator=1.0)
-    cast = np.where(d.input_bytes < d.activation_bytes, 1.0, 0.0)
+    cast = where(d.input_bytes < d.activation_bytes, 1.0, 0.0)
     yield SavedTensor("attention output cast", context, d.input_bytes, (), cast)
     # All-to-all context parallelism (TE) saves the output twice: split by heads for the attention
     # kernel, and split by tokens for the projection.

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from cost_models.arrays import any_of
 from cost_models.blocks.records import MemoryBoundKernel, Record, SavedTensor
 from cost_models.sources import Array, formula
 
@@ -34,7 +33,7 @@ def input_casts(d: Dims, name: str, width: float, products: float, module: str) 
     torch.compile fuses them with the norm.
     """
     elements, active = d.tokens * width, d.autocast * d.eager
-    if not np.any(active):
+    if not any_of(active):
         return
     cast = CAST_BYTES * products * elements
     yield MemoryBoundKernel(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
+from cost_models.arrays import maximum, minimum
 from cost_models.blocks.attention import core_attention, output_weights, position_and_norm
 from cost_models.blocks.base import Mixer
 from cost_models.blocks.indexer import attention_span
@@ -138,7 +139,7 @@ class CompressedAttention(Mixer):
             span += attention_span(self.choice.top_k if self.choice else None, compressed_keys)
             keys += 1.0 / self.compression
         yield from core_attention(
-            model, d, heads, np.maximum(1.0 / d.tp, 1.0), (head_dim, head_dim), span, keys=0.0
+            model, d, heads, maximum(1.0 / d.tp, 1.0), (head_dim, head_dim), span, keys=0.0
         )
         # Keys serve as values; with context parallelism the exchanged copies of both are kept.
         yield SavedTensor("key", d.tokens * keys * head_dim, d.activation_bytes, (), d.cp == 1)
@@ -178,5 +179,5 @@ class CompressedAttention(Mixer):
         yield MemoryBoundKernel("choice top-k", 12.0 * scores, 8.0 * scores, "core_attn")
         size = d.tokens * heads * (dim + 1.0) + chosen
         yield SavedTensor("indexer q + k", size, d.activation_bytes)
-        picked = d.sequences * rows * np.minimum(float(self.choice.top_k), 2.0 * keys_seen)
+        picked = d.sequences * rows * minimum(float(self.choice.top_k), 2.0 * keys_seen)
         yield SavedTensor("indexer choice", picked, 4.0)

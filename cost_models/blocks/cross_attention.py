@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from cost_models.arrays import maximum
 from cost_models.blocks.attention import bias_gradient, output, output_weights
 from cost_models.blocks.base import Mixer
 from cost_models.blocks.norm import FP32_BYTES, head_norm, norm_parameters
@@ -62,13 +63,13 @@ class CrossAttention(Mixer):
     def cached(self, model: StackSpec, split: Split) -> Iterator[Cached]:
         """Keys and values of the encoder's tokens, which are read and not added to."""
         groups = np.divide(self.num_query_groups or model.num_query_groups, split.tp)
-        each = 2.0 * np.maximum(groups, 1.0) * model.head_dim
+        each = 2.0 * maximum(groups, 1.0) * model.head_dim
         yield Cached(state_elements=each * self.tokens)
 
     def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         hidden, head_dim = float(model.hidden_size), float(model.head_dim)
         heads = model.num_attention_heads / d.tp
-        kv_heads = np.maximum((self.num_query_groups or model.num_query_groups) / d.tp, 1.0)
+        kv_heads = maximum((self.num_query_groups or model.num_query_groups) / d.tp, 1.0)
         source, keys = float(self.source_width or hidden), d.sequences * self.tokens
         query = Gemm("cross q", d.tokens, heads * head_dim, hidden, gathered_input=True)
         yield query

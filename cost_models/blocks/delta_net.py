@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from cost_models.arrays import minimum
 from cost_models.blocks.records import Gemm, MemoryBoundKernel, Record, SavedTensor, Split, Weight
 from cost_models.blocks.recurrence import Recurrence, Shape, scanned_tokens
 from cost_models.fields import Count, Width
@@ -114,6 +115,6 @@ class GatedDeltaNet(Recurrence):
         yield MemoryBoundKernel("key norm", 4.0 * keys, 6.0 * keys)
         heads = d.tokens * self.num_value_heads / d.tp
         # The inverse matrix that corrects a chunk's values: one row for each token.
-        rows = np.minimum(CHUNK, scanned_tokens(d))
+        rows = minimum(CHUNK, scanned_tokens(d))
         yield SavedTensor("chunk inverse", heads * rows, d.activation_bytes)
         yield SavedTensor("normed keys", keys, d.activation_bytes)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
+from cost_models.arrays import any_of
 from cost_models.blocks.base import FeedForward
 from cost_models.blocks.mlp import SharedExpert
 from cost_models.blocks.norm import FP32_BYTES
@@ -115,7 +116,7 @@ class Experts(FeedForward):
         fused activation (Megatron-LM experts.py, fused_bias_geglu.py).
         """
         active = d.runtime.adds_expert_bias_apart
-        if not self._spec(model).expert_bias or not np.any(active):
+        if not self._spec(model).expert_bias or not any_of(active):
             return
         yield MemoryBoundKernel("expert bias", 28.0 * returned, 40.0 * returned, MODULE, active)
         if model.gated_mlp:

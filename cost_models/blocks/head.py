@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from cost_models.arrays import any_of, maximum, minimum
 from cost_models.blocks.base import End
 from cost_models.blocks.embedding import padded_vocab_size
 from cost_models.blocks.norm import FP32_BYTES, norm_copies, norm_parameters
@@ -40,7 +41,7 @@ HEAD_CHUNK = 128.0
 def liger_chunk_tokens(model: ModelSpec, d: Dims) -> Array:
     """Tokens of a chunk: whose logits are about as many elements as the input of all tokens."""
     parts = np.ceil(model.vocab_size / model.hidden_size)
-    chunk: Array = 2.0 ** np.ceil(np.log2(np.maximum(d.tokens / parts, 1.0)))
+    chunk: Array = 2.0 ** np.ceil(np.log2(maximum(d.tokens / parts, 1.0)))
     return np.minimum(chunk, d.tokens)
 
 
@@ -89,7 +90,7 @@ class Head(End):
         # A chunk is computed again for its backward: half of the rows each way, without a weight
         # gradient, take as long as one pass.
         at_once = d.chunked_loss * d.differentiated_loss
-        if np.any(d.chunked_loss):
+        if any_of(d.chunked_loss):
             yield Gemm(
                 "logits again", 0.5 * d.tokens, vocab, hidden, fp8=False, trained=False,
                 active=d.chunked_loss * (1.0 - d.runtime.keeps_chunk_logits) * (1.0 - at_once),
@@ -100,7 +101,7 @@ class Head(End):
             (12.0 - 2.0 * d.fused_loss - 10.0 * at_once) * logits,
             kind="cross-entropy",
         )
-        if np.any(at_once):
+        if any_of(at_once):
             # Each chunk casts fp32 weights, and adds to their gradients: read and written in fp32,
             # or a product that is widened, added and narrowed.
             chunks = at_once * vocab * hidden * d.tokens / liger_chunk_tokens(model, d)
@@ -129,7 +130,7 @@ class Head(End):
         before and after its reduction, and the input gathered again.
         """
         r, width, hidden = d.runtime, d.activation_bytes, float(model.hidden_size)
-        others = np.maximum(d.tokens - d.sharded_tokens, 0.0)
+        others = maximum(d.tokens - d.sharded_tokens, 0.0)
         norm_output = d.sharded_tokens + others * r.keeps_gathered_input
         rows = d.sharded_tokens * hidden
         yield SavedTensor("last norm input", rows, d.residual_bytes, by_operator=1.0)
@@ -137,22 +138,22 @@ class Head(End):
             model, d, "last", rows, d.residual_bytes, ("layernorm",), by_operator=1.0
         )
         yield SavedTensor("last norm output", norm_output * hidden, width, by_operator=1.0)
-        in_place = np.maximum(d.in_place_loss, r.half_precision_logits)
-        half = np.maximum(in_place, d.fused_loss * r.fused_loss_in_place)
+        in_place = maximum(d.in_place_loss, r.half_precision_logits)
+        half = maximum(in_place, d.fused_loss * r.fused_loss_in_place)
         logit_bytes = FP32_BYTES + (width - FP32_BYTES) * half
         unchunked = 1.0 - d.chunked_loss
         yield SavedTensor("logits", logits, logit_bytes, (), unchunked, by_operator=1.0)
         chunked = d.chunked_loss * r.keeps_chunk_logits
         plain = 1.0 - d.compiled
-        if np.any(chunked):
-            halves = width * np.maximum(r.keeps_half_chunk_logits, d.compiled)
+        if any_of(chunked):
+            halves = width * maximum(r.keeps_half_chunk_logits, d.compiled)
             yield SavedTensor("chunks", logits, halves + FP32_BYTES * plain, (), chunked, 1.0)
         copies = 2.0 * FP32_BYTES + width * (d.tp > 1)
         extra = copies * r.autograd_loss * (1.0 - d.fused_loss)
         half_kept = width * (1.0 - in_place) * (1.0 - r.drops_half_logits)
         # Of a chunk its logits in both types, their logarithms and two gradients are alive.
         at_once = d.chunked_loss * d.differentiated_loss
-        chunk = logits * np.minimum(CHUNK_TOKENS / d.tokens, 1.0)
+        chunk = logits * minimum(CHUNK_TOKENS / d.tokens, 1.0)
         chunk = chunk * (width + 3.0 * FP32_BYTES) * (d.chunked_loss - chunked - at_once)
         # Liger's kernel writes the gradient of a chunk over its logits.
         chunk = chunk + 2.0 * width * logits / d.tokens * liger_chunk_tokens(model, d) * at_once
@@ -202,8 +203,8 @@ class Head(End):
         """
         r, width = d.runtime, d.activation_bytes
         vocab = padded_vocab_size(float(model.vocab_size), d.tp, self.divisible_by) / d.tp
-        share = np.minimum(HEAD_CHUNK / d.seq_length, 1.0)
-        each = np.maximum(FP32_BYTES - share * (2.0 * FP32_BYTES + width), 0.0)
+        share = minimum(HEAD_CHUNK / d.seq_length, 1.0)
+        each = maximum(FP32_BYTES - share * (2.0 * FP32_BYTES + width), 0.0)
         by_chunk = r.chunks_head * (1.0 - d.fused_loss) * each * d.tokens * vocab
         gradients = self._gradients_of_chunks(model, d) + self._gradients_in_loss(model, d)
         return by_chunk + gradients

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
 from pydantic import Field
 
+from cost_models.arrays import minimum, where
 from cost_models.blocks.records import Cached, Gemm, MemoryBoundKernel, Record, SavedTensor, Weight
 from cost_models.fields import Count, Spec, Width
 from cost_models.sources import Array, formula
@@ -35,7 +35,7 @@ def attention_span(window: float | None, seq_length: Array, block: float = 0.0) 
     if window is None:
         return seq_length
     pairs = window * (seq_length - window / 2.0) - (seq_length - window) * block / 2.0
-    return np.where(window >= seq_length, seq_length, 2.0 * pairs / seq_length)[()]
+    return where(window >= seq_length, seq_length, 2.0 * pairs / seq_length)
 
 
 class Indexer(Spec):
@@ -116,11 +116,11 @@ class Indexer(Spec):
         scores = d.sequences * rows * d.seq_length / 2.0
         # The GEMM's kernel sums scores over heads, or takes the maximum of each block; top-k reads
         # the result about twice.
-        block = np.minimum(float(self.block_size or 1), d.seq_length)
+        block = minimum(float(self.block_size or 1), d.seq_length)
         choices = heads if self.block_size else 1.0
         candidates = scores * choices / block
         yield MemoryBoundKernel("indexer top-k", 12.0 * candidates, 8.0 * candidates, "core_attn")
         width = dim * (heads + 1.0) + heads * self.head_weights
         yield SavedTensor("indexer q + k", tokens * width, d.activation_bytes)
-        chosen = d.sequences * rows * choices * np.minimum(float(self.top_k), d.seq_length) / block
+        chosen = d.sequences * rows * choices * minimum(float(self.top_k), d.seq_length) / block
         yield SavedTensor("indexer choice", chosen, 4.0)

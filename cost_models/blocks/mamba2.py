@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from cost_models.arrays import maximum
 from cost_models.blocks.records import Split, Weight
 from cost_models.blocks.recurrence import Recurrence, Shape
 from cost_models.fields import Count, Width
@@ -82,7 +83,7 @@ class Mamba2(Recurrence):
 
     def exchanged_widths(self, model: StackSpec, d: Dims) -> tuple[Array, ...]:
         """Gate, values, B, C and time steps; ranks that share a group each get its B and C."""
-        ranks = np.maximum(d.tp * d.cp / self.num_groups, 1.0)
+        ranks = maximum(d.tp * d.cp / self.num_groups, 1.0)
         inner, group = self._inner / d.tp, self.num_groups * self.state_size / d.tp * ranks
         return inner, inner, group, group, self.num_heads / d.tp
 

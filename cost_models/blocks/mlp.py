@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from cost_models.arrays import maximum
 from cost_models.blocks.attention import bias_gradient
 from cost_models.blocks.autocast import input_casts
 from cost_models.blocks.base import FeedForward
@@ -82,7 +83,7 @@ class MLP(FeedForward):
         yield from input_casts(d, f"{prefix}fc1", hidden, inputs, self.module)
         yield from bias_gradient(inputs * width, d.tokens, bias, f"{prefix}fc1 bias")
         local = d.tokens * width
-        eager_operators = (inputs - 1.0) * np.maximum(d.eager_layers, d.runtime.eager_activation)
+        eager_operators = (inputs - 1.0) * maximum(d.eager_layers, d.runtime.eager_activation)
         yield MemoryBoundKernel(
             f"{prefix}activation",
             (2.0 * inputs + 2.0 + 4.0 * eager_operators) * local,
@@ -106,7 +107,7 @@ class MLP(FeedForward):
         )  # fmt: skip
         yield SavedTensor(f"{prefix}activation output", local, d.input_bytes, again, pointwise=True)
         if inputs > 1.0:
-            eager = np.maximum(d.eager_layers, d.runtime.eager_activation)
+            eager = maximum(d.eager_layers, d.runtime.eager_activation)
             yield SavedTensor(
                 f"{prefix}gate output", local, d.activation_bytes, again, eager, pointwise=True
             )

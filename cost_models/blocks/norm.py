@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-
+from cost_models.arrays import any_of
 from cost_models.blocks.base import Block
 from cost_models.blocks.records import MemoryBoundKernel, Record, SavedTensor, Split, Weight
 from cost_models.sources import Array
@@ -53,7 +52,7 @@ def norm_copies(
     the rows that it is multiplied with.  again: modules whose recompute drops them.
     """
     active = d.runtime.norms_in_fp32 * d.eager_layers * (model.norm == "rmsnorm")
-    if not np.any(active):
+    if not any_of(active):
         return
     wider = FP32_BYTES - row_bytes
     yield SavedTensor(f"{name} norm input copy", elements, wider, again, active, by_operator)

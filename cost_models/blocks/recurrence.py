@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.arrays import sum_of
+from cost_models.arrays import any_of, sum_of, where
 from cost_models.blocks.base import Mixer
 from cost_models.blocks.records import (
     Cached,
@@ -118,7 +118,7 @@ class Recurrence(Mixer):
         gate, states = shape.gate / d.tp, d.runtime.passes_recurrent_states
         # Several ranks may need the same part of an exchanged tensor.
         exchanged = sum_of(self.exchanged_widths(model, d)) - width
-        more = np.where(d.cp > 1, exchanged * (1.0 - states), 0.0)
+        more = where(d.cp > 1, exchanged * (1.0 - states), 0.0)
         preceding = tokens_before(shape.convolved / d.tp, shape.taps - 1, d) * states
         convolved = shape.convolved / d.tp + more * (shape.convolved > 0)
         into = Gemm("mixer in", tokens, width, hidden, gathered_input=True)
@@ -150,7 +150,7 @@ class Recurrence(Mixer):
         flop = shape.head_flop * d.tokens * heads
         scan = Scan("scan", flop, d.tokens * heads / length, length, shape.token_s, shape.matrices)
         summarised = 1.0 * (length < d.seq_length)
-        if np.any(summarised):
+        if any_of(summarised):
             ratio = STATE_SUMMARY_TIME_RATIO
             summary = replace(scan, forward_flop=ratio * flop, token_s=ratio * shape.token_s)
             yield replace(summary, name="state summary", active=summarised)
@@ -159,9 +159,9 @@ class Recurrence(Mixer):
     def _communication(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         """Communication between context-parallel ranks, and the received tensors they save."""
         states, split = d.runtime.passes_recurrent_states, 1.0 * (d.cp > 1)
-        if np.any(split * (1.0 - states)):
+        if any_of(split * (1.0 - states)):
             yield from self._head_exchange(model, d, split * (1.0 - states))
-        if np.any(split * states):
+        if any_of(split * states):
             shape = self.shape(model)
             numbers = d.sequences * shape.heads / d.tp * shape.passed_per_head
             yield from _state_gather(numbers, d, split * states)
@@ -199,6 +199,6 @@ def tokens_before(width: Array, count: int, d: Dims) -> Array:
 
 def gathered_before(elements: Array, d: Dims) -> Iterator[Record]:
     """An all-gather of tokens_before, which autograd supports, unlike a send (fla/ops/cp/comm)."""
-    if np.any(elements):
+    if any_of(elements):
         on = 1.0 * (np.asarray(elements) > 0)
         yield Collective(("all_gather",), elements * d.cp * d.activation_bytes, "cp", times=on)

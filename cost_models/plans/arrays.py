@@ -106,7 +106,7 @@ class Plans:
 
     def as_numbers(self) -> Plans:
         """A single plan with columns of shape ()."""
-        if self._is_scalar:
+        if self.is_one:
             return self
         return self._mapped(lambda column: column.reshape(())[()])
 
@@ -119,7 +119,8 @@ class Plans:
         return next((len(column) for _, column in self.columns() if column.ndim), 1)
 
     @cached_property
-    def _is_scalar(self) -> bool:
+    def is_one(self) -> bool:
+        """Whether every column is a number."""
         return all(column.ndim == 0 for _, column in self.columns())
 
     def columns(self) -> Iterator[tuple[str, IntArray]]:
@@ -127,7 +128,7 @@ class Plans:
 
     def take(self, index: Any) -> Plans:
         """The plans at an index, mask or slice; 0-d columns stay 0-d."""
-        if self._is_scalar:
+        if self.is_one:
             return self
         if isinstance(index, np.ndarray) and index.dtype == np.bool_:
             index = np.flatnonzero(index)  # once for all columns
@@ -145,7 +146,7 @@ class Plans:
 
     def in_steps(self, seq_lengths: Sequence[int], batches: Sequence[int]) -> Plans:
         """The plans in steps of these sizes, one for each plan."""
-        shape = () if self._is_scalar else (len(self),)
+        shape = () if self.is_one else (len(self),)
         sizes = (
             np.array(each, dtype=np.int64).reshape(shape)[()] for each in (seq_lengths, batches)
         )

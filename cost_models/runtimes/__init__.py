@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models import plugins
+from cost_models.arrays import all_of
 from cost_models.runtimes import (
     deepspeed,
     eager,
@@ -55,7 +56,7 @@ for _module in plugins.modules("runtimes"):
 
 def traits(codes: NDArray[np.int64]) -> Traits:
     """The traits of plans whose runtimes have these codes: numbers for one, else arrays."""
-    if codes.ndim == 0 or not codes.size or np.all(codes == codes.flat[0]):
+    if codes.ndim == 0 or not codes.size or all_of(codes == codes.flat[0]):
         return _traits_of_code(int(codes.flat[0]) if codes.size else 0)
     return cast(Traits, _PerPlan(codes))
 

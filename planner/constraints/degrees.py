@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.adapters import adapted
+from cost_models.arrays import where
 from cost_models.layers import layers_of
 from cost_models.plans import ParallelPlan, Plans, code
 from cost_models.trainable import matrices
@@ -24,7 +25,7 @@ def _uses_all_accelerators(c: Context, p: Plans) -> BoolArray:
 
 
 def _heads(c: Context, p: Plans) -> BoolArray:
-    split = p.tp * np.where(p.cp_kind == code("cp_kind", "a2a"), p.cp, 1)
+    split = p.tp * where(p.cp_kind == code("cp_kind", "a2a"), p.cp, 1)
     return divides(split, c.model.num_attention_heads)
 
 
@@ -33,7 +34,7 @@ def _kv_heads(c: Context, p: Plans) -> BoolArray:
         return np.ones(np.shape(p.tp), dtype=np.bool_)
     groups = c.model.num_query_groups
     # All-to-all splits the heads a rank holds over cp; it cannot repeat them.
-    exchanged = np.where(p.cp_kind == code("cp_kind", "a2a"), p.cp, 1)
+    exchanged = where(p.cp_kind == code("cp_kind", "a2a"), p.cp, 1)
     repeated = (p.tp % groups == 0) & (exchanged == 1)
     return np.asarray(divides(p.tp * exchanged, groups) | repeated)
 
@@ -69,8 +70,8 @@ def _ffn_text(c: Context, p: ParallelPlan) -> str:
 
 def _sequence(c: Context, p: Plans) -> BoolArray:
     seq = positions(c, p)
-    chunks = np.where((p.cp > 1) & (p.cp_kind != code("cp_kind", "a2a")), 2 * p.cp, p.cp)
-    shards = p.cp * np.where(p.sequence_parallel > 0, p.tp, 1)
+    chunks = where((p.cp > 1) & (p.cp_kind != code("cp_kind", "a2a")), 2 * p.cp, p.cp)
+    shards = p.cp * where(p.sequence_parallel > 0, p.tp, 1)
     return np.asarray(divides(chunks, seq) & divides(shards, seq))
 
 

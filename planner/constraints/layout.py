@@ -7,7 +7,7 @@ from math import gcd
 
 import numpy as np
 
-from cost_models.arrays import per_row
+from cost_models.arrays import maximum, per_row, where
 from cost_models.keys import group
 from cost_models.plans import VOCABULARIES, ParallelPlan, Plans, code
 from cost_models.runtimes import traits
@@ -19,13 +19,13 @@ from planner.constraints.rule import BoolArray, Context, Rule, divides, micro_ba
 def _layers(c: Context, p: Plans) -> BoolArray:
     _, even = middle_layers(c.model.num_layers, p)
     single = (p.first_stage_layers == 0) & (p.last_stage_layers == 0)
-    legal = np.where(p.pp == 1, single, even)
+    legal = where(p.pp == 1, single, even)
     if p.stage_layers_table:
         sums, least = p.of_stage_layers(sum), p.of_stage_layers(min, 1)
         # A virtual stage may hold the embedding, multi-token prediction or the head alone.
         explicit = (p.of_stage_layers(len) == virtual_stage_count(p)) & (p.pp > 1)
         filled = (least >= 1) | (explicit & (least >= 0))
-        legal = np.where(p.stage_layers > 0, (sums == c.model.num_layers) & filled, legal)
+        legal = where(p.stage_layers > 0, (sums == c.model.num_layers) & filled, legal)
     return np.asarray(legal, dtype=np.bool_)
 
 
@@ -52,22 +52,22 @@ def _vpp(c: Context, p: Plans) -> BoolArray:
     virtual = virtual_stage_count(p)
     folded = np.asarray(even & divides(virtual, c.model.num_layers) & (p.pp > 1))
     middle, _ = middle_layers(c.model.num_layers, p)
-    per_chunk = middle // np.maximum(p.vpp, 1)
+    per_chunk = middle // maximum(p.vpp, 1)
     rest = c.model.num_layers - p.first_stage_layers - p.last_stage_layers
-    others = np.where(p.pp == 2, rest, middle)
+    others = where(p.pp == 2, rest, middle)
     both = (p.first_stage_layers == 0) & (p.last_stage_layers == 0)
-    others = np.where(both, middle, others)
-    first = np.where(p.first_stage_layers > 0, p.first_stage_layers, others) - middle
-    last = np.where(p.last_stage_layers > 0, p.last_stage_layers, others) - middle
+    others = where(both, middle, others)
+    first = where(p.first_stage_layers > 0, p.first_stage_layers, others) - middle
+    last = where(p.last_stage_layers > 0, p.last_stage_layers, others) - middle
     legal = divides(p.vpp, middle) & (per_chunk + first >= 1) & (per_chunk + last >= 1)
     legal &= p.pp > 1
     loop = is_loop(p.schedule)
     if p.stage_layers_table:
         explicit = (p.of_stage_layers(len) == virtual) & (p.pp > 1)
         common = p.of_stage_layers(lambda layers: gcd(*layers))
-        legal = np.where(p.stage_layers > 0, explicit | divides(p.vpp, common), legal)
+        legal = where(p.stage_layers > 0, explicit | divides(p.vpp, common), legal)
         folded |= explicit
-    return np.asarray(np.where(loop, (p.vpp == 1) | legal, folded))
+    return np.asarray(where(loop, (p.vpp == 1) | legal, folded))
 
 
 def _vpp_text(c: Context, p: ParallelPlan) -> str:

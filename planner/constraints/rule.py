@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.arrays import maximum
 from cost_models.plans import FIELDS, IntArray, ParallelPlan, Plans
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from planner.documents.answer import Reason
@@ -83,7 +84,7 @@ def violations(context: Context, plan: ParallelPlan, rules: Iterable[Rule]) -> l
 
 def divides(divisor: IntArray, value: Any) -> BoolArray:
     """Whether a divisor divides a value, element-wise; a divisor of 0 counts as 1."""
-    return np.asarray(np.asarray(value) % np.maximum(divisor, 1) == 0, dtype=np.bool_)
+    return np.asarray(value % maximum(divisor, 1) == 0)
 
 
 def samples(c: Context, p: Plans) -> Any:

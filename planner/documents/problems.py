@@ -251,6 +251,12 @@ def _derived(location: tuple[int | str, ...], document: Mapping[str, Any]) -> bo
     return len(location) == 1 and location[0] in _DERIVED and location[0] not in document
 
 
+def unprintable(pointer: str, got: Any) -> Problem:
+    """A text with control characters."""
+    detail = f"must be printable, without control characters; got {shown(got)!r}"
+    return problem(pointer, "string_pattern_mismatch", detail, got)
+
+
 def translate(
     error: Mapping[str, Any], pointer: str, model: type[BaseModel], location: tuple[int | str, ...]
 ) -> Problem:
@@ -285,8 +291,7 @@ def translate(
         detail = f"must have {bound} values, got {context['actual_length']}"
         return problem(pointer, code, detail, got)
     if code == "string_pattern_mismatch":
-        detail = f"must be printable, without control characters; got {shown(got)!r}"
-        return problem(pointer, code, detail, got)
+        return unprintable(pointer, got)
     if code == "value_error":
         return problem(pointer, "inconsistent", str(context["error"]))
     return problem(pointer, code, error["msg"], got)

@@ -70,7 +70,10 @@ class JobPage(Document):
 class SavedPlanSpec(Spec):
     """What is saved under a name: a request as it was asked, complete or not."""
 
-    note: Annotated[str, Field(max_length=4000, pattern=r"^[^\x00]*$")] = ""
+    # Lines of text, without other control characters.
+    note: Annotated[
+        str, Field(max_length=4000, pattern=r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]*$")
+    ] = ""
     request: dict[str, Any]
     answer_id: Annotated[str, Field(max_length=64, pattern="^[a-z]{2}_[0-9a-z]+$")] | None = None
 
@@ -78,6 +81,7 @@ class SavedPlanSpec(Spec):
 class SavedPlanAnswer(SavedPlanSpec):
     """A saved plan."""
 
+    note: str  # one of an earlier release may have any characters
     name: str
     saved_at: datetime
     owner: str | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import threading
@@ -31,6 +32,7 @@ ASKED: dict[str, Any] = {
     "model": "gpt2", "cluster": "1x4xh100-sxm",
     "training": {"seq_length": 1024, "global_batch_size": 64},
 }  # fmt: skip
+RIGHTS = "/v1/sites/{name}/rights"
 PARTS = {"id": "example", "name": "example"}  # of paths
 
 
@@ -54,6 +56,7 @@ EXAMPLES = [
         marks=pytest.mark.slow if _is_brief(one) else pytest.mark.exhaustive,
     )
     for one in examples(described())
+    if one.path != RIGHTS  # which need a key: see test_rights
 ]
 
 
@@ -126,6 +129,21 @@ def test_every_example(
     # What differs from call to call: times, and the text of a script that has a new token.
     own = {"id", "cached", "links", "spent", "created_at", "saved_at", "learned_at", "text"}
     assert _without(found, own) == _without(sent, own)
+
+
+@pytest.mark.slow
+def test_rights() -> None:
+    """The example of rights to a site, asked by who has made it."""
+    (rights,) = (one.body for one in examples(described()) if one.path == RIGHTS)
+    runs, *_ = (one.body for one in examples(described()) if one.path == "/v1/sites/{name}/runs")
+    keys = frozenset([f"team:jobs:{hashlib.sha256(b'secret').hexdigest()}"])
+    with listening(
+        create_app(Settings(api_keys_sha256=keys, jobs=JobSettings(max_runs=0)))
+    ) as port:
+        service = Client(f"http://127.0.0.1:{port}", "secret")
+        service.learn("example", runs | {"keep": True})
+        answer = service.share_site("example", rights)
+    assert answer.model_dump() == {"name": "example", "owner": "team", **rights}
 
 
 def _without(document: Any, names: set[str]) -> Any:

@@ -118,6 +118,7 @@ def test_a_plan_comes_through_tls(gateway: Gateway) -> None:
     assert plain.headers["location"] == f"https://{NAME}/v1/info"
     with gateway.caller() as caller:
         assert caller.get("/metrics").status_code == 404
+        assert caller.get("/readyz").status_code == 404
         answer = caller.post("/v1/estimates", json=SWEEP["base"])
         assert answer.status_code == 200, answer.text
         assert answer.headers["content-encoding"] == "gzip"

@@ -229,6 +229,9 @@ def test_saved_plans(client: TestClient) -> None:
     assert name in [one["name"] for one in client.get("/v1/saved-plans").json()["rows"]]
     assert client.delete(path).status_code == 204
     assert client.get(path).status_code == client.delete(path).status_code == 404
-    for wrong in ({"request": []}, {"request": {}, "note": "\0"}, {"more": 1, "request": {}}, 1):
+    assert client.put(path, json=body | {"note": "two\r\n\tlines"}).status_code == 201
+    assert client.delete(path).status_code == 204
+    notes = [{"request": {}, "note": note} for note in ("\0", "\x1b[31m", "\x9b31m", "\x7f")]
+    for wrong in ({"request": []}, {"more": 1, "request": {}}, 1, *notes):
         assert client.put(path, json=wrong).status_code == 422
     assert client.put("/v1/saved-plans/%00", json=body).status_code == 422

@@ -109,17 +109,35 @@ LONG = "a" * 60 + "@example.org"
     ],
 )
 def test_names(proxy: httpx.Client, headers: Sent, owner: str) -> None:
-    raw = [
-        (name.encode(), value.encode("latin-1"))
-        for name, value in [*headers, ("X-Forwarded-Groups", "ml-team")]
-    ]
+    raw = _raw([*headers, ("X-Forwarded-Groups", "ml-team")])
     answer = proxy.post("/v1/sweeps", json=SWEEP, headers=raw)
     assert (answer.status_code, answer.json().get("owner")) == (202, owner)
+
+
+def _raw(headers: Sent) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), value.encode("latin-1")) for name, value in headers]
+
+
+def test_nobody_can_choose_the_owner_of_another(proxy: httpx.Client) -> None:
+    """A name that reads as another's shortened one."""
+    path, owner = _started(proxy, LONG)
+    other = owner.removeprefix("user:")
+    _, its = _started(proxy, other)
+    assert its != owner
+    cancelled = proxy.post(f"{path}/cancel", headers=of(other, "ml-team"))
+    assert cancelled.status_code == 403
+
+
+def _started(proxy: httpx.Client, name: str) -> tuple[str, str]:
+    """The address and the owner of a job."""
+    job = proxy.post("/v1/sweeps", json=SWEEP, headers=of(name, "ml-team")).json()
+    return job["links"]["self"], job["owner"]
 
 
 @pytest.mark.parametrize(
     "headers",
     [
+        [("X-Forwarded-Email", "ad\xff@example.org"), ("X-Forwarded-Groups", "sre")],  # no UTF-8
         [("X-Forwarded-Email", "ada@example.org"), ("X-Forwarded-Email", "eve@example.org")],
         [("X_Forwarded_Email", "ada@example.org"), ("X_Forwarded_Groups", "sre")],
         [("X-Forwarded-Email", "")],
@@ -135,7 +153,7 @@ def test_names(proxy: httpx.Client, headers: Sent, owner: str) -> None:
     ],
 )
 def test_what_names_nobody(proxy: httpx.Client, headers: Sent) -> None:
-    answer = proxy.get("/v1/jobs", headers=headers)
+    answer = proxy.get("/v1/jobs", headers=_raw(headers))
     assert (answer.status_code, answer.json()["type"]) == (401, "/problems/unauthorized")
 
 

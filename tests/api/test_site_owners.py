@@ -122,6 +122,41 @@ def test_jobs_teach_only_where_their_caller_may(service: TestClient) -> None:
     assert service.post("/v1/calibrations", json=named, headers=of("alice")).status_code == 202
 
 
+@pytest.mark.parametrize(
+    ("kind", "asked"),
+    [
+        ("calibrations", {"calibration": {"name": "lab"}}),
+        ("sweeps", {"base": AT_LAB, "axes": {"plan.dp": [4]}}),
+        ("sweeps", {"base": AT_LAB | {"site": None}, "axes": {"site": ["lab"]}}),
+    ],
+    ids=["taught", "asked", "axis"],
+)
+def test_jobs_about_a_site_are_for_who_may_read_it(
+    service: TestClient, kind: str, asked: dict[str, Any]
+) -> None:
+    """Their requests and results say what it learned."""
+    job = service.post(f"/v1/{kind}", json=asked, headers=of("alice")).json()
+    own = job["links"]["self"]
+
+    def seen(by: str) -> list[int]:
+        lists = [service.get(path, headers=of(by)).json() for path in ("/v1/jobs", f"/v1/{kind}")]
+        found = [job["id"] in [row["id"] for row in one["rows"]] for one in lists]
+        reads = (own, f"{own}/logs")
+        codes = {service.get(path, headers=of(by)).status_code for path in reads}
+        assert codes in ({200}, {404})
+        assert set(found) == {codes == {200}}
+        return [*codes]
+
+    for reader, code in (("alice", 200), ("root", 200), ("bob", 404), ("erin", 404)):
+        assert seen(reader) == [code], reader
+    assert service.get(f"{own}/events", headers=of("bob")).status_code == 404
+    assert service.post(f"{own}/cancel", headers=of("bob")).status_code == 404
+    assert _share(service, {"*": "read"}) == 200
+    assert seen("bob") == [200]
+    assert service.delete("/v1/sites/lab", headers=of("alice")).status_code == 204
+    assert seen("bob") == [404]  # what it learned stands in the job alone
+
+
 def test_a_site_without_an_owner_is_for_all_to_read(service: TestClient) -> None:
     own = site("megatron_gpt_64_nodes")
     storage.learn("old", own.runs)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,7 +14,7 @@ from cost_models import keyed_plans, stages
 from cost_models.catalog.hardware import parse_shorthand
 from cost_models.catalog.models import model as preset
 from cost_models.estimate import CostModel
-from cost_models.keys import Key, UndeclaredField, group
+from cost_models.keys import Key, Memo, UndeclaredField, group
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import TrainingSpec
 
@@ -95,3 +97,24 @@ def test_a_view_has_the_fields_of_its_key_and_no_others() -> None:
         _ = view.dp
     with pytest.raises(AttributeError, match="nonsense"):
         _ = view.nonsense  # type: ignore[attr-defined]
+
+
+def test_amounts_are_kept_for_many_models_within_one_bound() -> None:
+    """What a few keys cost is computed once for each of a hundred models, whoever comes between."""
+    _, view = Key("tp").distinct(Plans.of(ParallelPlan(tp=2)))
+    memos = [Memo() for _ in range(100)]
+    computed: list[int] = []
+
+    def compute(i: int) -> int:
+        computed.append(i)
+        return i
+
+    def asked() -> list[int]:
+        return [memo.of("amounts", view, partial(compute, i)) for i, memo in enumerate(memos)]
+
+    assert asked() == asked() == list(range(100))
+    assert computed == list(range(100))
+    for i in range(Memo.MOST):
+        memos[0].of(f"others {i}", view, lambda: 0)
+    assert len(Memo._kept) <= Memo.MOST
+    assert asked() == list(range(100))

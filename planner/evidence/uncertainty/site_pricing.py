@@ -57,7 +57,7 @@ def cost_model(
     return _cached_model(*inputs) if site is None else SiteCostModel(*inputs, site=site)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=256)
 def _cached_model(
     model: ModelSpec,
     cluster: ClusterSpec,

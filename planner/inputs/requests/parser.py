@@ -30,6 +30,7 @@ from planner.documents.problems import (
     problem,
     refuse,
     unknown_field,
+    unprintable,
     wrong_type,
 )
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
@@ -325,6 +326,12 @@ class _Parser:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             self.problems.append(wrong_type(join("", name), "a list of strings", value))
             return ()
+        # They are shown as they are.
+        self.problems += [
+            unprintable(join(f"/{name}", i), item)
+            for i, item in enumerate(value)
+            if not item.isprintable()
+        ]
         return tuple(value)
 
     def note_defaults(self, pointer: str, fields: Mapping[str, Any], names: Iterable[str]) -> None:

@@ -246,7 +246,7 @@ class _File(NamedTuple):
 
 
 class _Json(Serializer):
-    """Stores DBOS's records as JSON: unlike with pickle, reading them back cannot run code."""
+    """Writes DBOS's records as JSON and not, as it does by default, pickled."""
 
     def serialize(self, data: Any) -> str:
         return json.dumps(data, default=str)

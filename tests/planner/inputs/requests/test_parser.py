@@ -215,6 +215,8 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "unknown profile": ({"profile": "fast"}, "/profile", "unknown_name", "fast"),
     "unknown part": ({"trainning": {}}, "/trainning", "unknown_field", "training"),
     "marks of another type": ({"defaulted": 3}, "/defaulted", "wrong_type", "a list of strings"),
+    "escape sequence in the guesses": ({"guessed": ["fine", "\x1b[31m"]}, "/guessed/1",
+                                       "string_pattern_mismatch", "printable"),
     "guesses of another type": ({"guessed": 0}, "/guessed", "wrong_type", "got 0"),
 }  # fmt: skip
 
