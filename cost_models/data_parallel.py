@@ -121,8 +121,8 @@ def frozen_amounts(training: TrainingSpec, plans: Plans, reference: float) -> Am
     copy = reference * training.weight_bytes
     runtime = traits(plans.runtime)
     stored = frozen_bytes(training, runtime)
-    half = float(training.weight_bytes)
-    packs = runtime.packs_head * (training.frozen_dtype == "nf4")
+    half = float(DTYPE_BYTES["fp32"] if training.widens_frozen else training.weight_bytes)
+    packs = runtime.packs_head * training.packs_frozen
     return Amounts(copy, stored + copy, half + packs * (stored - half) + copy, half + copy)
 
 

@@ -46,12 +46,14 @@ class Dims:
     fused_loss: Array
     in_place_loss: Array
     chunked_loss: Array
+    differentiated_loss: Array
     by_operator: Array
     products_only: Array
     all_to_all: Array
     deepep: Array
     hybridep: Array
     eager: Array
+    eager_layers: Array
     compiled: Array
     accumulate_bytes: Array
     activation_bytes: float
@@ -95,6 +97,7 @@ def dims(training: TrainingSpec, plans: Plans) -> Dims:
     def loss(*names: str) -> Array:
         return is_one_of(plans.cross_entropy, "cross_entropy", *names)
 
+    fused_layers = np.maximum(loss("liger"), runtime.fuses_layer_kernels)
     return Dims(
         runtime=runtime,
         sequences=sequences,
@@ -111,13 +114,15 @@ def dims(training: TrainingSpec, plans: Plans) -> Dims:
         flash2=attention("flash2"),
         fused_loss=1.0 - loss("unfused"),
         in_place_loss=loss("in_place"),
-        chunked_loss=loss("chunked"),
+        chunked_loss=loss("chunked", "liger"),
+        differentiated_loss=np.maximum(loss("liger"), runtime.differentiates_in_loss),
         by_operator=operators,
         products_only=runtime.recompute_keeps_products * modules,
         all_to_all=is_one_of(plans.cp_kind, "cp_kind", "a2a"),
         deepep=is_one_of(plans.moe_dispatcher, "moe_dispatcher", "deepep"),
         hybridep=is_one_of(plans.moe_dispatcher, "moe_dispatcher", "hybridep"),
         eager=runtime.eager_operators * (1.0 - compiled),
+        eager_layers=runtime.eager_operators * (1.0 - compiled) * (1.0 - fused_layers),
         compiled=runtime.eager_operators * compiled,
         accumulate_bytes=runtime.accumulates_apart
         * (2.0 + 2.0 * DTYPE_BYTES[training.gradient_dtype]),

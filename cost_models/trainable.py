@@ -22,9 +22,9 @@ import numpy as np
 
 from cost_models.adapters import adapted
 from cost_models.arrays import max_of
-from cost_models.blocks.autocast import NARROWED_BYTES, WIDENED_BYTES
+from cost_models.blocks.autocast import CAST_BYTES
 from cost_models.blocks.base import Block, End, Mixer
-from cost_models.blocks.head import Head
+from cost_models.blocks.head import HEAD_SUMS, Head
 from cost_models.blocks.norm import FP32_BYTES, MASK_BYTES, Norm
 from cost_models.blocks.records import (
     Collective,
@@ -80,7 +80,7 @@ CAST_WEIGHT_BYTES = {"fp8": 2.0, "fp4": 2.0 * (0.5 + 1.0 / 16.0)}
 def frozen_bytes(training: TrainingSpec, runtime: Traits) -> Array:
     """Bytes of one frozen weight of a layer and of its low-precision copies, all that there are."""
     stored: Array = stored_bytes(training)
-    if training.frozen_dtype == "nf4":
+    if training.packs_frozen:
         stored = stored + runtime.plain_scales * (PLAIN_NF4_BYTES - NF4_BYTES)
     cast = CAST_WEIGHT_BYTES.get(training.precision, 0.0)
     # A weight that is stored in fp8 is itself the copy that is not transposed.
@@ -91,7 +91,7 @@ def frozen_bytes(training: TrainingSpec, runtime: Traits) -> Array:
 @formula("byte", "qlora")
 def stored_bytes(training: TrainingSpec) -> float:
     """Bytes of one frozen weight of a layer as it is stored and gathered."""
-    if training.frozen_dtype == "nf4":
+    if training.packs_frozen:
         return NF4_BYTES
     return float(training.gathered_weight_bytes)
 
@@ -162,7 +162,7 @@ class TrainableModel:
                 for record in block.records(self.model, d)
             ],
             d,
-            float(self.training.frozen_dtype == "nf4"),
+            float(self.training.packs_frozen),
         )
 
     def end(self, block: End, d: Dims) -> tuple[Record, ...]:
@@ -174,7 +174,9 @@ class TrainableModel:
         if not trained:
             spared = block.spared_bytes(self.model, d)
             records = [(_without(record, spared), whose) for record, whose in records]
-        packs = d.runtime.packs_head * (self.training.frozen_dtype == "nf4")
+            if self.training.widens_frozen:
+                records += [(block.cast_weights(self.model, d), trained)]
+        packs = d.runtime.packs_head * self.training.packs_frozen
         return self._records_as_run(records, d, packs)
 
     def _records_as_run(
@@ -205,6 +207,8 @@ class TrainableModel:
                     changed += self._saved(record, frozen, d, trained, inputs_kept)
                 case MemoryBoundKernel(name="embedding") if not trained:
                     changed.append(replace(record, backward_bytes=0.0))
+                case MemoryBoundKernel() if record.name == HEAD_SUMS and not trained:
+                    pass
                 case Working() if unpacked:
                     size = d.activation_bytes * packed
                     widest = max_of(g.k * g.n * size for g in frozen.values())
@@ -235,7 +239,9 @@ class TrainableModel:
         adapted = [reader for reader in readers if reader.name in self._adapted]
         if adapted and not self.training.lora_dropout:
             gemm = adapted[0]
-            kept_share = np.maximum(kept_share, 1.0 - d.runtime.casts_adapters * d.eager)
+            kept_share = np.maximum(kept_share, 1.0 - self._casts(d))
+            if tensor.name == "activation output":
+                kept_share = kept_share * (1.0 - d.runtime.fuses_adapters)
         if np.any(kept_share) and gemm.name not in KEPT_INPUTS:
             yield replace(
                 tensor,
@@ -243,6 +249,11 @@ class TrainableModel:
                 element_bytes=d.activation_bytes,
                 active=tensor.active * kept_share,
             )
+
+    def _casts(self, d: Dims) -> Array:
+        """1 where adapters are wider than what they read."""
+        wide = self.training.master_weights_dtype == "fp32"
+        return d.runtime.casts_adapters * d.eager * wide
 
     def _held_inputs(self, gemm: Gemm, d: Dims, packed: Array) -> Iterator[SavedTensor]:
         """The input of a product of the last micro-batch (bitsandbytes' MatMul4Bit, ctx.tensors).
@@ -312,11 +323,14 @@ class TrainableModel:
         # before the tokens are scattered.
         scattered = (1.0 - unsharded) * row * (1.0 - d.sharded_tokens / d.tokens)
         summed = tokens * outputs * (1.0 - scattered)
-        scaling = 4.0 * (1.0 - d.compiled) * summed
-        yield memory_bound("sum", 6.0 * summed + scaling, scaling)
+        fused = d.runtime.fuses_adapters * (self.training.lora_dropout == 0)
+        scaling = 4.0 * (1.0 - d.compiled) * (1.0 - fused) * summed
+        # A product that adds to what is there reads it once more.
+        yield memory_bound("sum", (6.0 - 4.0 * fused) * summed + scaling, scaling)
         joined = d.runtime.joins_adapters * (gemm.name == "qkv")
         separate = count + (1.0 - count) * joined
-        yield memory_bound("input gradient", 0.0, 6.0 * separate * tokens * inputs)
+        added = (6.0 - 4.0 * fused) * separate * tokens * inputs
+        yield memory_bound("input gradient", 0.0, added)
         yield saved("rank", count * tokens * rank, d.activation_bytes)
         padded = d.runtime.pads_adapters * (gemm.name == "qkv" and sum(shares) < 1.0)
         yield saved("outputs", tokens * outputs * padded, d.activation_bytes)
@@ -338,22 +352,26 @@ class TrainableModel:
 
         An input is widened and narrowed again, and so is the gradient on its way back.
         """
-        size, casts = count * gemm.m * gemm.groups * gemm.k, d.runtime.casts_adapters * d.eager
+        size, casts = count * gemm.m * gemm.groups * gemm.k, self._casts(d)
         drops = float(self.training.lora_dropout > 0)
         element = d.activation_bytes + (FP32_BYTES - d.activation_bytes) * casts
         dropout = drops * (2.0 * element + MASK_BYTES)
         copies = np.maximum(casts, drops)
+        yield HostOperations(count * d.runtime.casts_adapters * d.eager * ADAPTER_OPERATIONS)
         if not np.any(copies):
             return
-        moved = (dropout + casts * (NARROWED_BYTES + WIDENED_BYTES)) * size
-        yield MemoryBoundKernel(f"{name} input", moved, moved, gemm.module, gemm.active * copies)
+        cast = casts * CAST_BYTES * size
+        moved = dropout * size + 2.0 * cast
+        yield MemoryBoundKernel(
+            f"{name} input", moved, moved, gemm.module, gemm.active * copies,
+            widened_bytes=(cast, cast),
+        )  # fmt: skip
         modules = (gemm.module,) if gemm.module else ()
         for tensor, kept_elements, each in (
             ("input", size * copies, d.activation_bytes),
             ("dropout mask", size * drops, MASK_BYTES),
         ):
             yield SavedTensor(f"{name} {tensor}", kept_elements, each, modules, gemm.active)
-        yield HostOperations(count * casts * ADAPTER_OPERATIONS)
 
 
 @formula("1", "lora")

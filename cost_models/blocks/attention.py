@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from cost_models.blocks.autocast import WIDENED_BYTES, input_casts
+from cost_models.blocks.autocast import CAST_BYTES, input_casts
 from cost_models.blocks.base import Mixer
 from cost_models.blocks.indexer import BLOCK_RATE, Indexer, attention_span
 from cost_models.blocks.norm import (
@@ -240,11 +240,13 @@ def position_and_norm(
     """RoPE and QK norm over `rotated` elements of queries and keys."""
     if rope and model.position == "rope":
         # Eager torch casts to fp32, takes the complex product and casts back: 5x the fused bytes.
-        moved = 4.0 * rotated * (1.0 + 4.0 * d.eager)
+        moved = 4.0 * rotated * (1.0 + 4.0 * d.eager_layers)
         yield MemoryBoundKernel("rope", moved, moved, module, kind="" if module else "rope")
     if norm:
         yield MemoryBoundKernel(
-            "qk norm", (4.0 + 32.0 * d.eager) * rotated, (6.0 + 66.0 * d.eager) * rotated
+            "qk norm",
+            (4.0 + 32.0 * d.eager_layers) * rotated,
+            (6.0 + 66.0 * d.eager_layers) * rotated,
         )
 
 
@@ -319,8 +321,13 @@ def _core_kernels(core: _Core, span: Array, rate: float) -> Iterator[Kernel]:
             tensor_cores=aligned, active=core.unfused,
         )  # fmt: skip
 
-    def memory_bound(name: str, forward_bytes: Array, backward_bytes: Array) -> MemoryBoundKernel:
-        return MemoryBoundKernel(name, forward_bytes, backward_bytes, "core_attn", core.unfused)
+    def memory_bound(
+        name: str, forward_bytes: Array, backward_bytes: Array, widened: Array = 0.0
+    ) -> MemoryBoundKernel:
+        return MemoryBoundKernel(
+            name, forward_bytes, backward_bytes, "core_attn", core.unfused,
+            widened_bytes=(0.0, widened),
+        )  # fmt: skip
 
     scores, context = core.scores, core.context
     yield product("q k^T", d.seq_length, head_dim)
@@ -331,7 +338,8 @@ def _core_kernels(core: _Core, span: Array, rate: float) -> Iterator[Kernel]:
     yield memory_bound(
         "softmax",
         (4.0 + (26.0 - 4.0) * by_operator) * scores,
-        (6.0 + (22.0 + WIDENED_BYTES - 6.0) * by_operator) * scores,
+        (6.0 + 22.0 * by_operator) * scores,
+        CAST_BYTES * by_operator * scores,
     )
     if model.attention_dropout > 0:
         yield memory_bound("attention dropout", 5.0 * scores, 5.0 * scores)

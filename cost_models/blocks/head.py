@@ -21,19 +21,29 @@ from cost_models.blocks.records import (
     Weight,
     Working,
 )
-from cost_models.sources import Array
+from cost_models.sources import Array, formula
 
 if TYPE_CHECKING:
     from cost_models.dims import Dims
     from cost_models.spec import ModelSpec
 
 
-# TRL's and torchtune's are some hundreds of tokens.
-CHUNK_TOKENS = 512.0
-# torchtune's CEWithChunkedOutputLoss, num_output_chunks.
+# trl/trainer/sft_trainer.py, _CHUNKED_LM_HEAD_CHUNK_SIZE.
+CHUNK_TOKENS = 256.0
+# torchtune's losses in chunks, num_output_chunks.
 KEPT_CHUNKS = 8.0
+# What a loss that makes gradients chunk by chunk does to the head's; not to a frozen one.
+HEAD_SUMS = "head gradient sums"
 # Tokens of each sequence (litgpt finetune/lora.py, lm_head_chunk_size).
 HEAD_CHUNK = 128.0
+
+
+@formula("1", "liger")
+def liger_chunk_tokens(model: ModelSpec, d: Dims) -> Array:
+    """Tokens of a chunk: whose logits are about as many elements as the input of all tokens."""
+    parts = np.ceil(model.vocab_size / model.hidden_size)
+    chunk: Array = 2.0 ** np.ceil(np.log2(np.maximum(d.tokens / parts, 1.0)))
+    return np.minimum(chunk, d.tokens)
 
 
 class Head(End):
@@ -80,17 +90,24 @@ class Head(End):
         yield Gemm("logits", d.tokens, vocab, hidden, fp8=False)
         # A chunk is computed again for its backward: half of the rows each way, without a weight
         # gradient, take as long as one pass.
+        at_once = d.chunked_loss * d.differentiated_loss
         if np.any(d.chunked_loss):
             yield Gemm(
                 "logits again", 0.5 * d.tokens, vocab, hidden, fp8=False, trained=False,
-                active=d.chunked_loss * (1.0 - d.runtime.keeps_chunk_logits),
+                active=d.chunked_loss * (1.0 - d.runtime.keeps_chunk_logits) * (1.0 - at_once),
             )  # fmt: skip
         yield MemoryBoundKernel(
             "cross-entropy",
-            (38.0 - 12.0 * d.fused_loss) * logits,
-            (12.0 - 2.0 * d.fused_loss) * logits,
+            (38.0 - 12.0 * d.fused_loss - 20.0 * at_once) * logits,
+            (12.0 - 2.0 * d.fused_loss - 10.0 * at_once) * logits,
             kind="cross-entropy",
         )
+        if np.any(at_once):
+            # Each chunk casts fp32 weights, and adds to their gradients: read and written in fp32,
+            # or a product that is widened, added and narrowed.
+            chunks = at_once * vocab * hidden * d.tokens / liger_chunk_tokens(model, d)
+            casts, sums = 6.0 * d.autocast, 14.0 - 6.0 * d.autocast
+            yield MemoryBoundKernel(HEAD_SUMS, casts * chunks, sums * chunks)
         if model.mtp_num_layers:
             share = model.mtp_num_layers / (1.0 + model.mtp_num_layers)
             yield Gemm("mtp projection", d.tokens, hidden / d.tp, 2.0 * hidden, active=share)
@@ -130,19 +147,54 @@ class Head(End):
         chunked = d.chunked_loss * r.keeps_chunk_logits
         plain = 1.0 - d.compiled
         if np.any(chunked):
-            yield SavedTensor("chunks", logits, width + FP32_BYTES * plain, (), chunked, 1.0)
+            halves = width * np.maximum(r.keeps_half_chunk_logits, d.compiled)
+            yield SavedTensor("chunks", logits, halves + FP32_BYTES * plain, (), chunked, 1.0)
         copies = 2.0 * FP32_BYTES + width * (d.tp > 1)
         extra = copies * r.autograd_loss * (1.0 - d.fused_loss)
         half_kept = width * (1.0 - in_place) * (1.0 - r.drops_half_logits)
         # Of a chunk its logits in both types, their logarithms and two gradients are alive.
+        at_once = d.chunked_loss * d.differentiated_loss
         chunk = logits * np.minimum(CHUNK_TOKENS / d.tokens, 1.0)
-        chunk = chunk * (width + 3.0 * FP32_BYTES) * (d.chunked_loss - chunked)
+        chunk = chunk * (width + 3.0 * FP32_BYTES) * (d.chunked_loss - chunked - at_once)
+        # Liger's kernel writes the gradient of a chunk over its logits.
+        chunk = chunk + 2.0 * width * logits / d.tokens * liger_chunk_tokens(model, d) * at_once
+        chunk = chunk + self._gradients_in_loss(model, d)
         chunk = chunk + logits / KEPT_CHUNKS * (width + 2.0 * FP32_BYTES * plain) * chunked
         regathered = others * (1.0 - r.keeps_gathered_input)
         inputs = (d.tokens + d.sharded_tokens + regathered) * hidden * width
-        # Its weight gradient is added to those of the chunks before.
-        chunk = chunk + 2.0 * logits / d.tokens * hidden * width * chunked
+        chunk = chunk + self._gradients_of_chunks(model, d)
         yield Working(inputs + logits * unchunked * (half_kept + extra) + chunk)
+
+    def _gradients_of_chunks(self, model: ModelSpec, d: Dims) -> Array:
+        """Bytes of the head's gradients in the backward pass of a loss in chunks.
+
+        That of a chunk is added to the sum of those before; where chunks are computed again their
+        cast of the weights, which is counted with all others, is gone by then, and makes room.
+        """
+        alive = (1.0 + d.runtime.keeps_chunk_logits) * (1.0 - d.differentiated_loss)
+        vocab = padded_vocab_size(float(model.vocab_size), d.tp, self.divisible_by) / d.tp
+        weights = vocab * model.hidden_size * d.activation_bytes
+        return d.chunked_loss * alive * weights
+
+    def _gradients_in_loss(self, model: ModelSpec, d: Dims) -> Array:
+        """Bytes of the head's gradient where the loss makes it, and of what is added to it.
+
+        Beside fp32 weights their narrow copy, else a product in half precision and its fp32 copy.
+        """
+        width = d.activation_bytes
+        vocab = padded_vocab_size(float(model.vocab_size), d.tp, self.divisible_by) / d.tp
+        beside = width + FP32_BYTES * (1.0 - d.autocast)
+        return (
+            d.chunked_loss
+            * d.differentiated_loss
+            * ((d.residual_bytes + beside) * vocab * model.hidden_size)
+        )
+
+    def cast_weights(self, model: ModelSpec, d: Dims) -> SavedTensor:
+        """What autocast makes of fp32 weights, which the gradient of the head's input reads."""
+        vocab = padded_vocab_size(float(model.vocab_size), d.tp, self.divisible_by) / d.tp
+        whole = d.autocast * (1.0 - d.chunked_loss)
+        return SavedTensor("head cast", vocab * model.hidden_size, d.activation_bytes, (), whole)
 
     def spared_bytes(self, model: ModelSpec, d: Dims) -> Array:
         """What is not alive around the loss where the head is frozen and runs chunk by chunk.
@@ -152,8 +204,9 @@ class Head(End):
         """
         r, width = d.runtime, d.activation_bytes
         vocab = padded_vocab_size(float(model.vocab_size), d.tp, self.divisible_by) / d.tp
-        weights = 2.0 * vocab * model.hidden_size * width
         share = np.minimum(HEAD_CHUNK / d.seq_length, 1.0)
         each = np.maximum(FP32_BYTES - share * (2.0 * FP32_BYTES + width), 0.0)
         by_chunk = r.chunks_head * (1.0 - d.fused_loss) * each * d.tokens * vocab
-        return by_chunk + d.chunked_loss * r.keeps_chunk_logits * weights
+        gradients = self._gradients_of_chunks(model, d) + self._gradients_in_loss(model, d)
+        spared: Array = by_chunk + gradients
+        return spared

@@ -82,7 +82,7 @@ class MLP(FeedForward):
         yield from input_casts(d, f"{prefix}fc1", hidden, inputs, self.module)
         yield from bias_gradient(inputs * width, d.tokens, bias, f"{prefix}fc1 bias")
         local = d.tokens * width
-        eager_operators = (inputs - 1.0) * np.maximum(d.eager, d.runtime.eager_activation)
+        eager_operators = (inputs - 1.0) * np.maximum(d.eager_layers, d.runtime.eager_activation)
         yield MemoryBoundKernel(
             f"{prefix}activation",
             (2.0 * inputs + 2.0 + 4.0 * eager_operators) * local,
@@ -106,7 +106,7 @@ class MLP(FeedForward):
         )  # fmt: skip
         yield SavedTensor(f"{prefix}activation output", local, d.input_bytes, again, pointwise=True)
         if inputs > 1.0:
-            eager = np.maximum(d.eager, d.runtime.eager_activation)
+            eager = np.maximum(d.eager_layers, d.runtime.eager_activation)
             yield SavedTensor(
                 f"{prefix}gate output", local, d.activation_bytes, again, eager, pointwise=True
             )

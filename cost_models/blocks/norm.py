@@ -52,7 +52,7 @@ def norm_copies(
     Rows of half precision are saved as their fp32 copy, by as much wider; a trained weight needs
     the rows that it is multiplied with.  again: modules whose recompute drops them.
     """
-    active = d.runtime.norms_in_fp32 * d.eager * (model.norm == "rmsnorm")
+    active = d.runtime.norms_in_fp32 * d.eager_layers * (model.norm == "rmsnorm")
     if not np.any(active):
         return
     wider = FP32_BYTES - row_bytes
@@ -113,10 +113,12 @@ class Norm(Block):
         count, hidden, name = self._count(model), model.hidden_size, self.name
         size = d.sharded_tokens * hidden * count
         forward, backward = (36.0, 72.0) if model.norm == "rmsnorm" else (4.0, 10.0)
+        # The rows of a fused norm whose result is cast apart.
+        wide = d.autocast * (d.eager - d.eager_layers)
         yield MemoryBoundKernel(
             f"{name} norm",
-            (4.0 + (forward - 4.0) * d.eager) * size,
-            (6.0 + (backward - 6.0) * d.eager) * size,
+            (4.0 * (1.0 + wide) + (forward - 4.0) * d.eager_layers) * size,
+            (6.0 * (1.0 + wide) + (backward - 6.0) * d.eager_layers) * size,
             "layernorm",
             kind=model.norm,
         )

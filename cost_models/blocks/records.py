@@ -126,7 +126,8 @@ class Scan:
 class MemoryBoundKernel:
     """A memory-bound kernel: bytes read and written, forward and backward.
 
-    kind: its name in calibrations; empty: no calibration measures it.
+    kind: its name in calibrations; empty: no calibration measures it.  widened_bytes: of them,
+    (forward, backward), what widening copies move, which multiprocessors may be too slow for.
     """
 
     name: str
@@ -136,6 +137,7 @@ class MemoryBoundKernel:
     active: Array = 1.0
     recomputed: Array = 1.0
     kind: str = ""
+    widened_bytes: tuple[Array, Array] = (0.0, 0.0)
 
 
 Kernel = Gemm | FlashAttention | Scan | MemoryBoundKernel

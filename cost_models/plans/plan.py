@@ -37,7 +37,7 @@ Schedule = Literal[
 CPKind = Literal["p2p", "all_gather", "a2a"]
 RankOrder = Literal["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"]
 AttentionKernel = Literal["flash", "unfused", "flash2", "flash1"]
-CrossEntropy = Literal["unfused", "fused", "in_place", "chunked"]
+CrossEntropy = Literal["unfused", "fused", "in_place", "chunked", "liger"]
 MoEDispatcher = Literal["alltoall", "allgather", "deepep", "hybridep"]
 # The registry names them; a type checker sees any string.
 if TYPE_CHECKING:
@@ -172,7 +172,8 @@ class ParallelPlan(Spec):
     cross_entropy: CrossEntropy = Field(
         "fused",
         description="how the loss is computed from the logits; chunked: with the output layer, "
-        "some tokens at a time, so that most logits never exist",
+        "some tokens at a time, so that most logits never exist; liger: so by Liger's kernels, as "
+        "norms, rotations and gated activations are then",
     )
     moe_dispatcher: MoEDispatcher = Field(
         "alltoall", **read_where("how tokens reach their experts", SPLIT_EXPERTS)

@@ -27,13 +27,14 @@ from cost_models.runtimes import (
     torchtune_2024,
     transformers,
     transformers_foreach,
+    unsloth,
 )
 from cost_models.runtimes.base import TRAITS, Runtime, Traits
 
 _MODULES = (
     megatron, torch, deepspeed, megatron_2021, megatron_2022, megatron_sync, megatron_2026,
     megatron_graphs, nanotron, jax, transformers, eager, transformers_foreach,
-    internevo, litgpt, litgpt_2023, torchtune_2024,
+    internevo, litgpt, litgpt_2023, torchtune_2024, unsloth,
 )  # fmt: skip
 RUNTIMES: dict[str, Runtime] = {module.RUNTIME.name: module.RUNTIME for module in _MODULES}
 

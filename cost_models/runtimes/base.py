@@ -18,6 +18,9 @@ class Traits:
     # Kernels.
     eager_operators: Array = 0.0
     """Memory-bound work runs operator by operator, unless torch.compile fuses it."""
+    fuses_layer_kernels: Array = 0.0
+    """Norms, rotations and gated activations are kernels of their own all the same, as with Liger's
+    loss."""
     eager_activation: Array = 0.0
     """The activation of a gated MLP is two operators all the same."""
     joins_qkv_gradients: Array = 0.0
@@ -33,6 +36,9 @@ class Traits:
     stays in fp32, and each matrix product casts its input and its weight for itself."""
     casts_adapters: Array = 0.0
     """Adapters are fp32: each widens its input, which autocast narrows again for its product."""
+    fuses_adapters: Array = 0.0
+    """Without dropout an adapter's product adds to its matrix's output itself, and the input of the
+    last product of a gated MLP is not saved but made again."""
     serial_collectives: Array = 0.0
     """Collectives of tensor parallelism run one after the other with the kernels."""
     overlaps_own_shard: Array = 0.0
@@ -120,8 +126,12 @@ class Traits:
     drops_half_logits: Array = 0.0
     """Half-precision logits are gone when the backward pass begins."""
     keeps_chunk_logits: Array = 0.0
-    """A loss in chunks has one of eight at a time: it keeps the half-precision logits of all, and
-    unless it is compiled their fp32 logarithms."""
+    """A loss in chunks has one of eight at a time and computes none again: it keeps the fp32
+    logarithms of all, or if it is compiled their half-precision logits."""
+    keeps_half_chunk_logits: Array = 0.0
+    """It keeps the half-precision logits in either case."""
+    differentiates_in_loss: Array = 0.0
+    """A loss in chunks makes the gradients of its input and of the head as it goes, as Liger's."""
     chunks_head: Array = 0.0
     """Beside adapters head and unfused loss run chunk by chunk: all logits and their logarithms are
     kept, but gradients are those of one chunk."""

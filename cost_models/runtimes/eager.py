@@ -18,6 +18,8 @@ RUNTIME = replace(
     keeps_repeated_heads=1.0,
     unfused_attention_in_fp32=0.0,
     unfused_attention_by_operator=1.0,
+    # torchtune/modules/loss/cross_entropy_loss.py, LinearCrossEntropyLoss.
+    keeps_chunk_logits=1.0,
     expandable_segments=0.0,
     # 0.1 to 5.5 GiB on an H200, near the size of the fp32 logits (tools/gpu_day/h200.json).
     gaps_of_logits=1.0,

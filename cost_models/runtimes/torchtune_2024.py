@@ -13,7 +13,7 @@ RUNTIME = replace(
     # modules/attention_utils.py: torch.compiler.disable around flex_attention.
     calls_attention_apart=1.0,
     # modules/loss/ce_chunked_output_loss.py; modules/transformer.py, chunked_output.
-    keeps_chunk_logits=1.0,
+    keeps_half_chunk_logits=1.0,
     # modules/transformer.py: self.output(h).float().
     drops_half_logits=1.0,
 )

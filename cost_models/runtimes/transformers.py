@@ -21,6 +21,8 @@ RUNTIME = replace(
     # tuners/tuners_utils.py cast_adapter_dtype, lora/layer.py _cast_input_dtype.
     casts_adapters=1.0,
     drops_half_logits=1.0,
+    # TRL's chunks are checkpoints (trl/trainer/sft_trainer.py).
+    keeps_chunk_logits=0.0,
     # Trainer: bitsandbytes registers embeddings with optim_bits 32.
     wide_table_states=1.0,
 )

@@ -15,7 +15,7 @@ Precision = Literal["bf16", "fp16", "fp8", "fp4", "fp32"]
 FP8Recipe = Literal["tensorwise", "delayed", "rowwise", "blockwise", "mxfp8"]
 Part = Literal["embedding", "encoders", "norms", "mixers", "routers", "feed_forwards", "head"]
 Loss = Literal["next_token", "dpo", "reward", "distillation"]
-FrozenDtype = Literal["as trained", "nf4"]
+FrozenDtype = Literal["as trained", "nf4", "nf4 and fp32"]
 
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 # Where a field has an effect.
@@ -80,7 +80,8 @@ class TrainingSpec(Spec):
     frozen_dtype: FrozenDtype = Field(
         "as trained",
         **read_where(
-            "how frozen matrices of layers are stored; nf4: QLoRA's 4 bits",
+            "how frozen matrices of layers are stored; nf4: QLoRA's 4 bits; nf4 and fp32: all else "
+            "that is frozen in fp32, as PEFT's prepare_model_for_kbit_training leaves it",
             ADAPTED,
             {"frozen": GIVEN},
         ),
@@ -180,9 +181,22 @@ class TrainingSpec(Spec):
     def casts_trained_weights(self) -> bool:
         """Whether what trains is wider than what it is computed in.
 
-        What is frozen beside adapters is stored as it is used, and so is all without masters.
+        What is frozen beside adapters is stored as it is used unless PEFT has widened it, and so is
+        all without masters.
         """
-        return self.master_weight_bytes > self.weight_bytes and not self.lora_rank
+        if self.lora_rank:
+            return self.widens_frozen and self.weight_bytes < DTYPE_BYTES["fp32"]
+        return self.master_weight_bytes > self.weight_bytes
+
+    @property
+    def packs_frozen(self) -> bool:
+        """Whether frozen matrices of layers have 4 bits."""
+        return self.frozen_dtype.startswith("nf4")
+
+    @property
+    def widens_frozen(self) -> bool:
+        """Whether what else is frozen is in fp32."""
+        return self.frozen_dtype == "nf4 and fp32"
 
     @property
     def optimizer_bytes_per_parameter(self) -> float:

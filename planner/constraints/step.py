@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.optimizers import OPTIMIZERS
-from cost_models.plans import RECOMPUTE_MODULES, ParallelPlan, Plans, code
+from cost_models.plans import RECOMPUTE_MODULES, ParallelPlan, Plans, code, is_one_of
 from cost_models.runtimes import RUNTIMES, traits
 from cost_models.spec import ModelSpec
 from planner.constraints.rule import BoolArray, Context, Rule, divides, samples
@@ -130,7 +130,7 @@ def _steps_in_backward(c: Context, p: Plans) -> BoolArray:
 
 def _chunked_loss(c: Context, p: Plans) -> BoolArray:
     """Chunks need a loss that autograd runs with the output layer, whole on each rank."""
-    chunked = p.cross_entropy == code("cross_entropy", "chunked")
+    chunked = is_one_of(p.cross_entropy, "cross_entropy", "chunked", "liger") > 0
     able = (np.asarray(traits(p.runtime).autograd_loss) > 0) & (p.tp == 1)
     return np.asarray(~chunked | able)
 
@@ -162,7 +162,7 @@ CHUNKED_LOSS = Rule(
     "cross_entropy",
     _chunked_loss,
     lambda c, p: (
-        "cross_entropy chunked runs on runtime "
+        f"cross_entropy {p.cross_entropy} runs on runtime "
         + ", ".join(name for name, runtime in RUNTIMES.items() if runtime.autograd_loss)
         + f" only, with tp 1; got {p.runtime} with tp {p.tp}"
     ),

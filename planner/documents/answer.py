@@ -113,7 +113,9 @@ class ProfileInfo(Document):
 
 
 class Launch(Document):
-    """The fastest plan of a framework, priced with its own kernels; slower_by: than the best."""
+    """The fastest plan of a framework, priced with its own kernels; slower_by: than the best, below
+    zero where no run was published of its kernels, so that it is not the best.
+    """
 
     framework: str
     slower_by: float

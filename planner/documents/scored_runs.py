@@ -100,3 +100,10 @@ class Evidence(BaseModel, frozen=True, extra="forbid"):
 def scored_runs() -> tuple[ScoredRun, ...]:
     """All of them, in the order of the published table."""
     return TypeAdapter(tuple[ScoredRun, ...]).validate_json(FILE.read_bytes())
+
+
+@cache
+def has_runs(runtime: str) -> bool:
+    """Whether a published run has the kernels of this runtime, in any release of it."""
+    family = runtime.partition("-")[0]
+    return any(run.runtime.partition("-")[0] == family for run in scored_runs())

@@ -201,7 +201,7 @@ class Framework:
     partial_training: rules on training with frozen weights or adapters; None: it trains all
     weights, for the reason in trains_all.
     training: default values of training fields that the request leaves open, in bf16.  adapters:
-    those where it asks for adapters.
+    those where it asks for adapters; packed_adapters: beside frozen weights of 4 bits.
     steps_in_backward: whether its optimizer can step in the backward pass.  losses: what it trains
     on.
     competes: whether it is searched if the request names no framework; False: it takes the options
@@ -231,6 +231,7 @@ class Framework:
     trains_all: str = "its launch files train all weights"
     training: Mapping[str, Any] = field(default_factory=dict)
     adapters: Mapping[str, Any] = field(default_factory=dict)
+    packed_adapters: Mapping[str, Any] = field(default_factory=dict)
     starts_on: tuple[str, ...] = ()
     steps_in_backward: bool = False
     losses: tuple[Loss, ...] = ("next_token",)

@@ -17,10 +17,15 @@ from planner.frameworks.base import Framework
 _OF_RECOMPUTE = {"recompute_modules": "selective", "recompute_num_layers": "full"}
 
 
-def usual_training(framework: Framework, precision: str, adapts: bool) -> dict[str, Any]:
+def usual_training(
+    framework: Framework, precision: str, adapts: bool, frozen_dtype: str
+) -> dict[str, Any]:
     """Values of training fields that a request leaves open."""
     own = dict(framework.training) if precision == "bf16" else {}
-    return {**own, **framework.adapters} if adapts else own
+    if not adapts:
+        return own
+    packed = framework.packed_adapters if frozen_dtype == "nf4" else {}
+    return {**own, **framework.adapters, **packed}
 
 
 def usual(framework: Framework, given: Mapping[str, Any], model: ModelSpec) -> dict[str, Any]:

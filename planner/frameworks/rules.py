@@ -89,6 +89,10 @@ HALF_PRECISION = unsupported(
     lambda c, p: c.training.precision != "fp32",
     "pure fp32 training is written for native PyTorch only, to compare runs",
 )
+HALF_BESIDE_PACKED = unsupported(
+    lambda c, p: not c.training.widens_frozen,
+    "weights that are not in 4 bits stay in half precision: frozen_dtype nf4, not nf4 and fp32",
+)
 KV_HEADS = rule(
     "kv_heads",
     lambda c, p: c.model.num_query_groups % p.tp == 0,

@@ -13,16 +13,13 @@ from tools.gpu_day.compare import Compared, compared
 
 # Runs whose estimate lacks something, which docs/not-modelled.md says.
 OTHER_MEMORY = {
-    "qlora-8b": "prepare_model_for_kbit_training widens norms, word table and head to fp32",
-    "qlora-8b-small": "TRL stores the adapters of QLoRA in half precision",
-    "full-1b-liger": "Liger's norms and activation save less",
+    "qlora-8b-small": "two percent less than estimated, of something not known",
     "full-4b-8bit": "the grid of bitsandbytes' blocks",
     "lora-1b-packed": "packed samples are read with a mask, chunks do not hold every token",
     "lora-8b-long": "the gradients of seven adapters of the layer that runs backward",
     "lora-moe": "PEFT adapts the experts as well, which `all-linear` names there",
 }
 OTHER_TIME = {
-    "qlora-8b": "an fp32 residual stream",
     "full-4b-8bit": "the norms of queries and keys, the casts of gradients",
     "lora-4b-eager": "masks that are copied for every head",
     "lora-1b-packed": "attention with a mask",

@@ -72,6 +72,23 @@ def test_heads_of_odd_size_leave_the_tensor_cores_idle() -> None:
     assert odd > 4 * even
 
 
+def test_widening_is_slower_than_memory_on_an_h200_and_not_on_an_l40s() -> None:
+    """Inputs of three products are narrowed; their gradients are widened, at 1.75 TB/s of an H200's
+    132 multiprocessors, and added up in fp32 (2 x 12 bytes beside 3 x 6).
+    """
+
+    def times(cluster: str) -> tuple[float, float]:
+        found = kernels(cluster=cluster, runtime="transformers", zero_stage=0)
+        return found["qkv input casts"][:2]
+
+    narrowed, backward = times("1x8xh200")
+    widened = 3 * 6.0 * 8192 * 8192 / 1.75e12
+    assert backward == pytest.approx(widened + narrowed * 24 / 18, rel=0.02)
+    assert widened > 2.0 * narrowed
+    narrowed, backward = times("1x8xl40s")
+    assert backward == pytest.approx(narrowed * 42 / 18, rel=0.02)
+
+
 @pytest.mark.parametrize(("cluster", "slower"), [("1x8xh100-sxm", 3.5), ("1x8xtpu-v5p", 1.0)])
 def test_rows_of_odd_width_are_read_by_slower_kernels(cluster: str, slower: float) -> None:
     """28,676 halves are not a multiple of 16 bytes: 130.56 against 36.96 us on an H100."""

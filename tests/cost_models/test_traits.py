@@ -108,6 +108,13 @@ CASES: dict[str, Case] = {
             "megatron": S * H * (2 + 2),
         },
     ),
+    "fuses_layer_kernels": Case(
+        named("attention norm", "forward_bytes", LLAMA, ADAPTED),
+        {
+            "transformers": S * H * ((2 + 4) + (4 + 4) + 4 + (4 + 4) + (4 + 2) + (2 + 2)),
+            "unsloth": S * H * (2 + 2),
+        },
+    ),
     "eager_activation": Case(
         # SiLU, then the product; fused both at once.
         named("activation", "forward_bytes", LLAMA),
@@ -145,6 +152,11 @@ CASES: dict[str, Case] = {
     "casts_adapters": Case(
         named("qkv adapter input", "kept", GPT, TRAINING.model_copy(update={"lora_rank": 16})),
         {"transformers": 2 * S * H, "torch": 0},
+    ),
+    "fuses_adapters": Case(
+        # Queries and values: what is there is read once more, or scaled and added in two passes.
+        named("qkv adapter sum", "forward_bytes", GPT, ADAPTED),
+        {"unsloth": 2 * S * 2 * H, "transformers": ((2 + 2) + (2 + 2 + 2)) * S * 2 * H},
     ),
     "serial_collectives": Case(
         # Two sums a layer in each pass, of which those of the backward pass can hide.
@@ -415,9 +427,23 @@ CASES: dict[str, Case] = {
         },
     ),
     "keeps_chunk_logits": Case(
-        # Half-precision logits, and their logarithms in fp32.
+        # Their logarithms in fp32.
         named("chunks", "kept", end="head", cross_entropy="chunked"),
-        {"torchtune-2024": (2 + 4) * S * V, "eager": 0},
+        {"eager": 4 * S * V, "transformers": 0},
+    ),
+    "keeps_half_chunk_logits": Case(
+        named("chunks", "kept", end="head", cross_entropy="chunked"),
+        {"torchtune-2024": (2 + 4) * S * V, "eager": 4 * S * V},
+    ),
+    "differentiates_in_loss": Case(
+        # The fp32 gradient of the head beside its half-precision copy, an eighth of the logits and
+        # of their gradient; or a half-precision one beside 256 tokens' logits in both types,
+        # logarithms and two gradients.
+        working(GPT, head=True, cross_entropy="chunked"),
+        {
+            "unsloth": (4 + 2) * V * H + (2 + 2) * S / 8 * V + 2 * 2 * S * H,
+            "transformers": 2 * V * H + (2 + 3 * 4) * 256 * V + 2 * 2 * S * H,
+        },
     ),
     "chunks_head": Case(
         # Logarithms; in fp32 two gradients of an eighth of the logits, and one in half precision.

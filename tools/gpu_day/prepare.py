@@ -16,6 +16,7 @@ import planner
 from cost_models.catalog.models import model as named_model
 from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.settings import ATTENTION
+from planner.frameworks.accelerate.trainer_keys import kept_in
 from planner.frameworks.accelerate.trainers import runtime_of
 from planner.huggingface.export.exporter import config_of
 
@@ -41,13 +42,17 @@ def document(run: dict[str, Any], cluster: str) -> dict[str, Any]:
     training["global_batch_size"] = request["batch"]
     if "lora_rank" in request:
         training |= {"lora_targets": NAMES, "lora_dropout": DROPOUT}
-    chunked = run["program"] == "trl" or run["trainer"].get("use_liger_kernel", False)
+    own = "chunked" if run["program"] == "trl" else "unfused"
     plan = {name: request[name] for name in PLAN if name in request} | {
         "micro_batch_size": request["batch"],
         "runtime": runtime_of(run["trainer"]["optim"]),
         "zero_stage": 0,
-        "cross_entropy": "chunked" if chunked else "unfused",
+        "cross_entropy": "liger" if run["trainer"].get("use_liger_kernel") else own,
     }
+    if run["program"] == "trl" and "frozen_dtype" in request:
+        training |= kept_in("bf16")
+    elif "frozen_dtype" in request:  # measure.py prepares the model as PEFT does
+        training["frozen_dtype"] = "nf4 and fp32"
     if request["recompute"] == "full":
         plan["recompute_num_layers"] = named_model(request["model"]).num_layers
     return {"model": request["model"], "cluster": cluster, "training": training, "plan": plan}

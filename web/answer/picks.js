@@ -11,7 +11,9 @@ const WORTH_OPENING = 0.001; // relative saving above which a held-fixed field's
 
 /* How much slower a plan is than the best, or how much memory it leaves if that is the goal. */
 function behind({ plan: { memory }, slower_by: slower }) {
-  if (request.value.search?.objective !== "memory_headroom") return `${percent(slower, 2)} slower`;
+  if (request.value.search?.objective !== "memory_headroom") {
+    return slower < 0 ? `${percent(-slower, 2)} faster, but by its code alone: no published run` : `${percent(slower, 2)} slower`;
+  }
   return `${percent(1 - memory.peak_bytes / memory.capacity_bytes)} free`;
 }
 

@@ -24,6 +24,7 @@ from planner.documents.formats import listed, reason_words, share, size
 from planner.documents.plan_report import Note
 from planner.documents.problems import RequestError
 from planner.documents.request import Bounds, PlanRequest
+from planner.documents.scored_runs import has_runs
 from planner.evidence.uncertainty.site_storage import room_of
 from planner.frameworks import FRAMEWORKS
 from planner.inputs.requests.parser import parse_request
@@ -211,6 +212,8 @@ def _chosen(asked: FitRequest, method: Method, seq_length: int, far: int) -> _Ch
             why = _refused(one, seq_length, first)
     if not able:
         return why
+    # Of trainers that only their code tells of, without a published run, none is taken unasked.
+    able = [each for each in able if has_runs(each.least.runtime)] or able
     most_bytes = ALIKE * min(each.needed_bytes for each in able)
     alike = [each for each in able if each.needed_bytes <= most_bytes]
     return min(alike, key=lambda each: (each.first.score, _missing_bytes(each, seq_length)))

@@ -132,7 +132,8 @@ def _matrices(rule: Optimizer, plan: ParallelPlan) -> str:
 def _tuning(training: TrainingSpec) -> Iterator[tuple[str, str]]:
     """The trained weights, and the contents of sequences."""
     if training.lora_rank:
-        kind = "in 4 bits (NF4) " if training.frozen_dtype == "nf4" else ""
+        kind = "in 4 bits (NF4) " if training.packs_frozen else ""
+        kind += "and fp32 " if training.widens_frozen else ""
         yield (
             "adapters",
             f"adapters of rank {training.lora_rank} on {', '.join(training.lora_targets)}; all "

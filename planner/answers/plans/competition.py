@@ -14,6 +14,7 @@ from cost_models.spec import ClusterSpec
 from planner import frameworks
 from planner.constraints import Context, Rule
 from planner.documents.request import Bounds, PlanRequest, Value
+from planner.documents.scored_runs import has_runs
 from planner.frameworks.base import Framework
 from planner.frameworks.devices import preferred, usual
 from planner.frameworks.plan_defaults import usual_training
@@ -66,7 +67,7 @@ def compete(request: PlanRequest, top_k: int | None = None) -> list[Entry]:
     with told.part():
         entries = [_entry(request, name, top_k) for name in able[:1]]
     (entries,) = _others([request], able, [entries], told, np.inf)
-    fitting = sorted((one for one in entries if one.outcome.best), key=_score)
+    fitting = sorted((one for one in entries if one.outcome.best), key=_known_first)
     if not fitting:
         return [_none_fits(request, top_k, entries[0] if entries else None)]
     if fitting[0].outcome is entries[0].outcome:
@@ -150,7 +151,7 @@ def _together(asked: Sequence[PlanRequest], able: Sequence[str]) -> list[Entry |
 def _first(entries: Sequence[Entry]) -> Entry | None:
     """The fastest entry; ties in their order."""
     fitting = [one for one in entries if one.outcome.best]
-    return min(fitting, key=_score, default=None)
+    return min(fitting, key=_known_first, default=None)
 
 
 def _able_on_each(request: PlanRequest, sizes: Sequence[int]) -> list[tuple[str, ...]]:
@@ -194,14 +195,14 @@ def by_trainers(request: PlanRequest) -> list[Entry]:
     adapts = training.lora_rank > 0
     for name in (named,) if named else frameworks.FRAMEWORKS:
         framework, tried = frameworks.get(name), {training} if named else set()
-        usual = usual_training(framework, training.precision, adapts)
+        usual = usual_training(framework, training.precision, adapts, training.frozen_dtype)
         sharded = {_REDUCED: framework.training[_REDUCED]} if _REDUCED in framework.training else {}
         for fields in (usual, usual | sharded) if framework.adapters else ():
             own = training.model_copy(update={n: fields[n] for n in left_out & fields.keys()})
             if own not in tried and runs(name, Context(request.model, request.cluster, own)):
                 entries.append(_entry(request.model_copy(update={"training": own}), name, None))
             tried.add(own)
-    return sorted((one for one in entries if one.outcome.best), key=_score)
+    return sorted((one for one in entries if one.outcome.best), key=_known_first)
 
 
 def _asked(context: Context) -> tuple[str, ...]:
@@ -282,6 +283,12 @@ def _best_of_each(
 
 def _score(entry: Entry) -> float:
     return entry.outcome.score
+
+
+def _known_first(entry: Entry) -> tuple[bool, float]:
+    """The order of frameworks: no estimate heads that stands on code alone, without a run."""
+    plans = entry.outcome.best
+    return bool(plans) and not has_runs(plans[0].runtime), entry.outcome.score
 
 
 def _searched_whole(request: PlanRequest, fitting: list[Entry], top_k: int | None) -> list[Entry]:

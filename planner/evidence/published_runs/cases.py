@@ -149,7 +149,9 @@ def _loss(run: Run, fixed: dict[str, Any]) -> dict[str, Any]:
     if run.known("cross_entropy"):
         stated = run["cross_entropy"].lower()
         able = RUNTIMES[fixed["runtime"]].autograd_loss > 0
-        chunked = able and re.search("chunk|linear|liger|cut", stated)
+        if able and "liger" in stated:
+            return {"cross_entropy": "liger"}
+        chunked = able and re.search("chunk|linear|cut", stated)
         return {"cross_entropy": "chunked" if chunked else "fused"}
     if fixed["runtime"].startswith("megatron") and "ce fusion" in run.notes.lower():
         return {"cross_entropy": "in_place"}
@@ -210,6 +212,7 @@ def _training(
         assumptions.append(f"global batch {batch}: not stated, {each} per rank and micro-batch")
     tuning, notes = adapters_of(run)
     assumptions += notes
+    kept = gradient_dtypes(run, software, precision, "lora_rank" in tuning)
     tuning = tuning or _optimizer(run.notes.lower())
     try:
         return TrainingSpec(
@@ -217,7 +220,7 @@ def _training(
             global_batch_size=batch,
             precision=precision,
             fp8_recipe=recipe_of(run),
-            **{**gradient_dtypes(run, software, precision), **recipe.training, **tuning},
+            **{**kept, **recipe.training, **tuning},
         )
     except ValidationError as error:
         raise ValueError(f"{error.errors()[0]['loc'][0]}: {error.errors()[0]['msg']}") from None

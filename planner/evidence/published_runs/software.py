@@ -109,14 +109,16 @@ def attention_kernel(run: Run, software: Software) -> str:
     return str(software.plan.get("attention_kernel", "flash"))
 
 
-def gradient_dtypes(run: Run, software: Software, precision: str) -> dict[str, str]:
+def gradient_dtypes(
+    run: Run, software: Software, precision: str, adapts: bool = False
+) -> dict[str, str]:
     """The dtypes that gradients accumulate and reduce in, and the optimizer's where they differ."""
     if software.half_gradients and precision == "fp16":
         return {"gradient_dtype": "fp16", "gradient_reduce_dtype": "fp16"}
     # litgpt's word for a model that is bf16 throughout, and that of others for what AdamW gets.
-    if precision == "bf16" and re.search(
-        r"bf16-true|\bweights bf16\b|\bbf16 weights\b", run.notes.lower()
-    ):
+    said = run.notes.lower()
+    pure = re.search(r"bf16-true|\bweights bf16\b|\bbf16 weights\b", said)
+    if precision == "bf16" and pure and not (adapts and "adapters fp32" in said):
         return dict(_TABLE["shared"]["pure bf16"])
     if "bf16 pure" in run.notes.lower() or "pure mode" in run.notes.lower():
         return {"gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16"}

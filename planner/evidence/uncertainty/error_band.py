@@ -17,7 +17,7 @@ from math import erf, exp, log, sqrt
 
 from planner.documents.scored_runs import scored_runs
 from planner.evidence.uncertainty.error_features import DOUBTS, FACTORS, ErrorFeatures
-from planner.evidence.uncertainty.first_sight import Belief, first_sight, sources_alike
+from planner.evidence.uncertainty.first_sight import Belief, first_sight, sources_alike, stack_of
 from planner.evidence.uncertainty.mixture import Mixture
 from planner.evidence.uncertainty.posterior import Posterior, posterior
 from planner.evidence.uncertainty.site import Site
@@ -68,7 +68,9 @@ def band(seconds: float, features: ErrorFeatures, site: Site | None = None) -> B
     if site is not None and site_runs:
         basis = f"{COVERED}% interval from {site_runs} runs of site {site.name}"
     noun = "source" if count <= 1 else "sources"
-    basis += f"; {count or 'no'} {noun} like it ({kind}, {accelerator}, {runtime})"
+    stack = stack_of(runtime)
+    software = runtime if stack == runtime else f"{stack}-based"
+    basis += f"; {count or 'no'} {noun} like it ({kind}, {accelerator}, {software})"
     there = runs[accelerator]
     if not there:
         basis += f"; no run on {accelerator}"

@@ -16,6 +16,7 @@ class Trainer:
     checkpoints: whether layers are recomputed by default;
     chunks_loss: whether its loss never has the logits of all tokens; trains_half: whether weights
     that are all trained, by FSDP 2 or without shards, are kept in half precision;
+    narrows_adapters: whether adapters beside weights of 4 bits are kept in bf16;
     offloads_instead: whether activations beside adapters are offloaded in place of recompute;
     names: the package whose keys.json has all of its keys, if it drops others without a word;
     tasks: keys of what it does in place of training where do_train is not set; usual_tuning: what
@@ -39,6 +40,7 @@ class Trainer:
     checkpoints: bool = False
     chunks_loss: bool = False
     trains_half: bool = False
+    narrows_adapters: bool = False
     offloads_instead: bool = False
     names: str = ""
     tasks: tuple[str, ...] = ()
@@ -80,6 +82,7 @@ _TRL = Trainer(
     usual_targets=("q_proj", "v_proj"),
     checkpoints=True,
     chunks_loss=True,
+    narrows_adapters=True,
 )
 # Its GRPO, whose sequences are as long as the engine's; marked by all of these.
 GRPO = replace(

@@ -12,6 +12,7 @@ from typing import Any
 from planner.frameworks import training_calls
 from planner.frameworks.accelerate import trainer_calls as calls
 from planner.frameworks.accelerate.trainer_keys import PLAIN
+from planner.frameworks.accelerate.tuning import WIDENED
 from planner.frameworks.python.scripts import Script, constants
 from planner.frameworks.python.static_values import Call, Unknown, Value
 from planner.frameworks.read_results import Unreadable
@@ -43,7 +44,7 @@ _MODEL = re.compile(
 _ADAPTERS = (("r", "lora_r"), ("lora_dropout", "lora_dropout"),
              ("target_modules", "lora_target_modules"),
              ("modules_to_save", "modules_to_save"))  # fmt: skip
-_PREPARES = ("prepare_model_for_kbit_training", "prepare_model_for_int8_training")
+_PREPARES = (WIDENED, "prepare_model_for_int8_training")
 # Models that are never trained, by their names.
 _NOT_TRAINED = re.compile(r"ref|teacher|reward|judge|embedder", re.IGNORECASE)
 _MOST_WRAPPED = 12
@@ -368,6 +369,9 @@ class Options:
             self.notes.append("target_modules: not set, q_proj and v_proj as in PEFT")
             yield "lora_target_modules", "q_proj v_proj", adapters.line
         yield "finetuning_type", kind, adapters.line
+        prepared = next((one for one in self.found.others if one.short in _PREPARES), None)
+        if four and prepared is not None:
+            yield WIDENED, True, prepared.line
         if eight:
             yield "load_in_8bit", True, adapters.line
 

@@ -10,20 +10,25 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from cost_models.catalog.models import hub_name
-from cost_models.plans import ParallelPlan, code
+from cost_models.package_files import table
+from cost_models.plans import ParallelPlan, Plans, code
 from cost_models.spec import ModelSpec, TrainingSpec
-from planner.constraints import Context, Rule
+from planner.constraints import BoolArray, Context, Rule
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import accelerate, yaml_files
 from planner.frameworks.accelerate import peft, rules, settings, trainers
 from planner.frameworks.base import Bundle, Field, Framework, cannot, rule, says, unsupported
+from planner.frameworks.devices import other_stack
 from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.read_results import Reading, Unreadable
-from planner.frameworks.rules import PLACEHOLDER, accumulated
+from planner.frameworks.rules import HALF_BESIDE_PACKED, PLACEHOLDER, accumulated
 from planner.frameworks.unwritten_facts import Missing
 from planner.frameworks.yaml_files import Row
+from planner.huggingface.export.exporter import config_of
 
 ACCUMULATION = "gradient_accumulation_steps"
 NEEDS = Note(
@@ -180,7 +185,8 @@ def _half(training: TrainingSpec) -> str:
     if not training.lora_rank:
         return ""
     frozen = "" if training.frozen_dtype == "nf4" else " and of frozen weights"
-    return f"type of activations{frozen}; adapters stay in fp32"
+    kept = "fp32" if training.master_weights_dtype == "fp32" else "bf16"
+    return f"type of activations{frozen}; adapters stay in {kept}"
 
 
 def task(training: TrainingSpec) -> str:
@@ -193,7 +199,30 @@ def recomputes(plan: ParallelPlan) -> bool:
     return plan.recompute == "full" and not plan.zero_stage
 
 
+# Families with Liger's kernels: MODEL_TYPE_TO_APPLY_LIGER_FN of its monkey_patch.py at ead96b61.
+# The Trainer leaves others as they are, without an error.
+LIGER_FAMILIES: frozenset[str] = frozenset(table(__package__ or "", "liger.json")["families"])
+LIGER = "Liger's kernels for the loss, norms, rotations and activations: pip install liger-kernel"
+
+
+def _runs_liger(c: Context, p: Plans) -> BoolArray:
+    """Its kernels are of Triton, for some families of transformers."""
+    family = (config_of(c.model) or {}).get("model_type", "")
+    able = family in LIGER_FAMILIES and not other_stack(c.cluster, ("Intel GPU",))
+    return np.asarray(able | (p.cross_entropy != code("cross_entropy", "liger")))
+
+
 _OF_TRAINER: tuple[Rule, ...] = (
+    HALF_BESIDE_PACKED,
+    unsupported(
+        _runs_liger,
+        lambda c, p: (
+            "Liger's kernels run on CUDA, ROCm and XPU devices, for these families of "
+            f"transformers: {', '.join(sorted(LIGER_FAMILIES))}; got "
+            f"{(config_of(c.model) or {}).get('model_type', 'none of them')} on "
+            f"{c.cluster.groups[0].accelerator.name}"
+        ),
+    ),
     unsupported(
         lambda c, p: (
             (p.zero_stage == 0) | (c.training.gradient_reduce_dtype == c.training.precision)

@@ -34,11 +34,11 @@ from planner.huggingface.export.exporter import config_of
 
 YAML = (".yaml", ".yml")
 PLAIN = ("NO", "MULTI_GPU")
-# Liger's kernels, which Axolotl names one by one, and Apple's cut cross-entropy.
-CHUNKED = (
-    "use_liger_kernel", "use_liger", "enable_liger_kernel", "liger_fused_linear_cross_entropy",
-    "cut_cross_entropy", "chunked_cross_entropy",
-)  # fmt: skip
+# Liger's kernels at once, and what runs the loss alone in chunks: of Axolotl, which names Liger's
+# kernels one by one, and Apple's cut cross-entropy.
+LIGER = ("use_liger_kernel", "use_liger", "enable_liger_kernel")
+LIGER_LAYERS = ("liger_rms_norm", "liger_rope", "liger_glu_activation")
+CHUNKED = ("liger_fused_linear_cross_entropy", "cut_cross_entropy", "chunked_cross_entropy")
 NAMED = ("LLaMA-Factory", "TRL", "Axolotl")  # these have a framework of their own
 KERNELS = (
     "flash_attention", "flash_attn", "attn_implementation", "use_flash_attention_2",
@@ -355,9 +355,14 @@ def _recomputes(values: Values, trainer: Trainer, adapted: bool) -> bool:
 
 def _loss_kernels(values: Values, trainer: Trainer, loss: str, runtime: str) -> str:
     """TRL takes the output layer and the loss together in chunks of tokens, as Liger does."""
-    fused = [values.boolean(key) for key in CHUNKED]
-    chunked = (trainer.chunks_loss and loss == "next_token") or any(fused)
+    said = {key: values.boolean(key) for key in (*LIGER, *LIGER_LAYERS, *CHUNKED)}
+    each = (CHUNKED[0], *LIGER_LAYERS)
+    liger = any(said[key] for key in LIGER) or all(said[key] for key in each)
+    chunked = any(said[key] for key in CHUNKED) or liger
+    chunked = chunked or (trainer.chunks_loss and loss == "next_token")
     if chunked and runtime == "deepspeed":
         values.assume("the loss in chunks is costed with whole logits under DeepSpeed")
         return "unfused"
+    if liger:
+        return "liger"
     return "chunked" if chunked else "unfused"

@@ -14,6 +14,13 @@ from planner.frameworks.arguments import to_set
 from planner.frameworks.given_values import Values
 from planner.frameworks.read_results import Setting, Unreadable
 
+# huggingface/trl#4901.
+NARROWED_ADAPTERS = (
+    "keeps adapters beside weights of 4 bits in bf16, of which torch scales no gradients as fp16 "
+    "needs: bf16, weights that are not quantized, or another trainer"
+)
+# PEFT's function, which leaves what is frozen beside 4 bits in fp32.
+WIDENED = "prepare_model_for_kbit_training"
 OFF = ("", "false", "no", "0", "none", "null")
 EVERY = ("all", "all-linear", "all_linear")
 # Modules of families that fuse or name the matrices in their own way (GPT-NeoX, Falcon, ChatGLM,
@@ -89,6 +96,9 @@ def types(
                 f"{trainer.title} keeps weights in fp16, of which torch scales no gradients"
             )
         return kept_in(half)
+    packed = adapters.get("frozen_dtype", "").startswith("nf4")
+    if trainer.narrows_adapters and packed and half == "bf16":
+        return {**adapters, **kept_in("bf16")}
     return {"gradient_dtype": sharding.kept, "gradient_reduce_dtype": reduced, **adapters}
 
 
@@ -114,8 +124,12 @@ def adapters_of(values: Values, trainer: Trainer, tree: dict[str, Any]) -> dict[
         "lora_rank": values.integer(trainer.rank, default=trainer.usual_rank),
         "lora_targets": _targets(values, trainer, listed),
         "lora_dropout": values.probability("lora_dropout"),
-        "frozen_dtype": "nf4" if kind == "qlora" else _frozen(values),
+        "frozen_dtype": _packed(values) if kind == "qlora" else _frozen(values),
     }
+
+
+def _packed(values: Values) -> str:
+    return "nf4 and fp32" if values.boolean(WIDENED) else "nf4"
 
 
 def _targets(values: Values, trainer: Trainer, listed: Any) -> tuple[str, ...]:

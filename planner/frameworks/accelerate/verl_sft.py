@@ -76,7 +76,7 @@ def read(
             recompute_num_layers=model.num_layers if full else 0,
             offload_optimizer=offloads,
             attention_kernel="flash2",
-            cross_entropy="chunked" if said.is_true("model.use_liger") else "unfused",
+            cross_entropy="liger" if said.is_true("model.use_liger") else "unfused",
             runtime=FOREACH,
         )
     except ValidationError as error:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from cost_models.plans import ParallelPlan, code
 from planner.constraints import Context
 from planner.frameworks import accelerate
-from planner.frameworks.accelerate import rules, settings, trainer_yaml
+from planner.frameworks.accelerate import rules, settings, trainer_yaml, trainers
 from planner.frameworks.accelerate.trainer_keys import kept_in
 from planner.frameworks.base import cannot, rule, says, unsupported
 from planner.frameworks.yaml_files import Row
@@ -16,6 +16,7 @@ VERSIONS = "0.18 (main of July 2026, 067b021) to 0.19, transformers 5, accelerat
 # All of them keep the samples of a packed sequence apart (schemas/enums.py).
 KERNELS = {"flash": "sdpa", "flash2": "flash_attention_2", "unfused": "eager"}
 RING = "varlen_llama3"  # the one for packed samples
+LIGER_KEYS = (trainers.CHUNKED[0], *trainers.LIGER_LAYERS)
 LIGER = "axolotl.integrations.liger.LigerPlugin"
 
 
@@ -34,9 +35,12 @@ def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     yield "sample_packing", True, "samples are packed into full sequences"
     yield "pad_to_sequence_len", True, "every sequence has all tokens"
     yield "attn_implementation", KERNELS[plan.attention_kernel], "attention kernel"
-    if plan.cross_entropy == "chunked":
-        yield "plugins", [LIGER], "where the next key is from"
-        yield "liger_fused_linear_cross_entropy", True, "output layer and loss in chunks of tokens"
+    if plan.cross_entropy in ("chunked", "liger"):
+        yield "plugins", [LIGER], "where the keys of Liger's kernels are from"
+        yield trainers.CHUNKED[0], True, "output layer and loss in chunks of tokens"
+    if plan.cross_entropy == "liger":
+        for key in trainers.LIGER_LAYERS:
+            yield key, True, "one kernel each way, not one per operator"
     yield "gradient_checkpointing", plan.recompute == "full", "full recompute"
     if plan.offload_activations:
         yield "activation_offloading", "hidden_states", "checkpoints are kept in host memory"
@@ -118,7 +122,7 @@ PROGRAM = trainer_yaml.FineTuningProgram(
 FRAMEWORK = PROGRAM.framework(
     "gradient_checkpointing",
     says("attn_implementation", only=tuple(KERNELS)),
-    says("liger_fused_linear_cross_entropy", note="chunked: Liger's", only=("unfused", "chunked")),
+    says(*LIGER_KEYS, note="chunked: the first alone", only=("unfused", "liger", "chunked")),
     FP16,
     EMBEDDINGS,
     instead={

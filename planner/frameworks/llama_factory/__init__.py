@@ -31,8 +31,8 @@ def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     yield "cutoff_len", c.training.seq_length, "tokens of one sequence"
     if task == "sft":
         yield "packing", True, "samples are packed into full sequences"
-    if plan.cross_entropy == "chunked":
-        yield "enable_liger_kernel", True, "output layer and loss in chunks of tokens"
+    if plan.cross_entropy == "liger":
+        yield "enable_liger_kernel", True, trainer_yaml.LIGER
     yield "flash_attn", KERNELS[plan.attention_kernel], "attention kernel"
     yield (
         "disable_gradient_checkpointing",
@@ -53,5 +53,5 @@ PROGRAM = trainer_yaml.FineTuningProgram(
 FRAMEWORK = PROGRAM.framework(
     "disable_gradient_checkpointing",
     says("flash_attn", only=tuple(KERNELS)),
-    says("enable_liger_kernel", note="chunked: Liger's", only=("unfused", "chunked")),
+    says("enable_liger_kernel", only=("unfused", "liger")),
 )

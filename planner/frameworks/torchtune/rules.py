@@ -98,6 +98,7 @@ RULES: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
     rules.optimizers(*OPTIMIZERS, others="torch's Muon takes matrices alone"),
     *OPTIMIZERS_OF_SHARDS,
+    rules.HALF_BESIDE_PACKED,
     unsupported(
         _split,
         lambda c, p: (

@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from cost_models.plans import ParallelPlan, code
 from planner.constraints import Context
 from planner.frameworks.accelerate import trainer_yaml
+from planner.frameworks.accelerate.rules import KEPT_IN_FP32, kept
 from planner.frameworks.accelerate.settings import ATTENTION
-from planner.frameworks.base import cannot, says, unsupported
+from planner.frameworks.accelerate.trainer_keys import kept_in
+from planner.frameworks.accelerate.tuning import NARROWED_ADAPTERS
+from planner.frameworks.base import says, unsupported
 from planner.frameworks.yaml_files import Row
 
 VERSIONS = "1.10 (main of July 2026, f2cd577) to 1.16, transformers 5, accelerate 1.15"
@@ -52,6 +55,8 @@ def _data(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     if pairs:
         yield "loss_type", ["sigmoid"], "DPO's own"
         return
+    if plan.cross_entropy == "liger":
+        yield "use_liger_kernel", True, trainer_yaml.LIGER
     yield "packing", True, "samples are packed into full sequences"
     if plan.attention_kernel != "flash2":
         # The usual strategy makes one sequence of a batch, which other kernels read with a mask:
@@ -63,6 +68,21 @@ def _data(c: Context, plan: ParallelPlan) -> Iterator[Row]:
         )
 
 
+# sft_trainer.py and dpo_trainer.py, _is_quantized_model.
+TYPES = unsupported(
+    lambda c, p: (
+        kept(c.training)
+        == (("none", "bf16", "bf16") if c.training.frozen_dtype == "nf4" else ("fp32",) * 3)
+    ),
+    lambda c, p: (
+        "weights, gradients and states are kept in fp32, those of adapters beside weights of 4 "
+        f"bits in bf16: got {', '.join(kept(c.training))}"
+    ),
+)
+PACKED_FP16 = unsupported(
+    lambda c, p: (c.training.frozen_dtype != "nf4") | (c.training.precision == "bf16"),
+    f"it {NARROWED_ADAPTERS}",
+)
 PROGRAM = trainer_yaml.FineTuningProgram(
     "trl",
     "TRL",
@@ -75,15 +95,19 @@ PROGRAM = trainer_yaml.FineTuningProgram(
 FRAMEWORK = PROGRAM.framework(
     "gradient_checkpointing",
     says("attn_implementation", only=tuple(ATTENTION)),
-    cannot(
-        "chunked: the next token, in chunks with the output layer; unfused: dpo",
-        "chunked",
-        "unfused",
+    says(
+        "use_liger_kernel",
+        note="liger; else chunked: its own loss on the next token; unfused: dpo",
+        only=("chunked", "liger", "unfused"),
     ),
     unsupported(
         lambda c, p: (
-            (c.training.loss == "dpo") | (p.cross_entropy == code("cross_entropy", "chunked"))
+            (c.training.loss == "dpo") | (p.cross_entropy != code("cross_entropy", "unfused"))
         ),
-        "its loss on the next token runs in chunks with the output layer: cross_entropy chunked",
+        "its loss on the next token runs in chunks with the output layer: cross_entropy chunked or "
+        "liger",
     ),
+    PACKED_FP16,
+    instead={KEPT_IN_FP32: TYPES},
+    packed_adapters=kept_in("bf16"),
 )

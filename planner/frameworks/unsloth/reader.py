@@ -16,8 +16,9 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import training_calls
 from planner.frameworks.accelerate.peft import NAMES
+from planner.frameworks.accelerate.settings import ADAM_BY_LISTS
 from planner.frameworks.accelerate.trainer_keys import kept_in
-from planner.frameworks.accelerate.trainers import optimizer_of, runtime_of
+from planner.frameworks.accelerate.trainers import optimizer_of
 from planner.frameworks.bash import evaluate
 from planner.frameworks.given_values import DEGREE, Values, malformed
 from planner.frameworks.launch_files import GivenValues, given_with
@@ -228,6 +229,8 @@ def _plan(
     word = values.text(f"{ADAPT}.{CHECKPOINTS}", f"{LOAD}.{CHECKPOINTS}") or "unsloth"
     full = word.lower() != "false"
     optimizer = values.text(f"{ARGUMENTS}.optim") or usual[2]
+    if optimizer == ADAM_BY_LISTS:
+        values.assume(f"{ARGUMENTS}.optim {ADAM_BY_LISTS} is costed as AdamW in one kernel")
     training = TrainingSpec(
         seq_length=length,
         global_batch_size=micro * steps * world,
@@ -243,7 +246,7 @@ def _plan(
         offload_activations=word == "unsloth" and length >= LEAST_OFFLOADED,
         attention_kernel="flash2",
         cross_entropy="chunked",
-        runtime=runtime_of(optimizer),
+        runtime="unsloth",
         zero_stage=0,
     )
     return training, plan

@@ -13,7 +13,6 @@ from planner.frameworks import rules
 from planner.frameworks.accelerate.rules import (
     EACH_LAYER,
     HALF_PRECISION,
-    LISTS_OF_ADAM,
     OFFLOADED_CHECKPOINTS,
     kept,
     lacks,
@@ -56,7 +55,6 @@ RULES: tuple[Rule, ...] = (
     rules.optimizers(
         *OPTIMIZERS, others="torch's Muon needs a second optimizer for norms and embeddings"
     ),
-    LISTS_OF_ADAM,
     EACH_LAYER,
     OFFLOADED_CHECKPOINTS,
     rule(
@@ -68,6 +66,7 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     HALF_PRECISION,
+    rules.HALF_BESIDE_PACKED,
     TYPES,
     unsupported(
         lambda c, p: (c.training.gradient_reduce_dtype == c.training.gradient_dtype) | (p.dp == 1),

@@ -253,7 +253,8 @@ class _Parser:
             defaults["precision"] = half
         if framework is not None:
             precision, adapts = value.get("precision", half), bool(value.get("lora_rank"))
-            defaults |= usual_training(frameworks.get(framework), precision, adapts)
+            frozen = str(value.get("frozen_dtype"))
+            defaults |= usual_training(frameworks.get(framework), precision, adapts, frozen)
         return validate("/training", {**defaults, **value}, TrainingSpec)
 
     def search(self, value: Any) -> SearchSpec:

@@ -167,6 +167,9 @@ def _gap_text(launch: Launch, by_memory: bool) -> str:
         return f"{share(1.0 - memory.peak_bytes / memory.capacity_bytes)} free"
     if launch.slower_by >= 1.0:
         return f"takes {1.0 + launch.slower_by:.1f} times as long"
+    if launch.slower_by < 0.0:
+        # Only one that no run was published of comes behind a slower one.
+        return f"{-100 * launch.slower_by:.1f} % faster, but by its code alone: no published run"
     return f"{100 * launch.slower_by:.1f} % slower" if launch.slower_by else ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -51,10 +52,18 @@ _RECOMPUTE = ("recompute", "recompute_modules", "recompute_method", "recompute_n
 def _shown_fields(
     search: SearchSpec, plans: Sequence[Mapping[str, Any]], defaults: Mapping[str, Any]
 ) -> set[str]:
-    """The plan fields that the request varies, and those that are unusual in a plan."""
+    """The plan fields that the request varies, those that are unusual in a plan, and those without
+    which two plans would look the same.
+    """
     shown = {*_ALWAYS_RANKED, *_varied_fields(search)}
     shown |= {name for name in _RANKED if any(plan[name] != defaults[name] for plan in plans)}
-    return shown if all(map(formats.usual_schedule, plans)) else shown | {"schedule"}
+    if not all(map(formats.usual_schedule, plans)):
+        shown.add("schedule")
+    for plan, other in combinations(plans, 2):
+        different = {name for name in defaults if plan[name] != other[name]}
+        if not different & {*shown, *_RECOMPUTE}:
+            shown |= different
+    return shown
 
 
 def _figures(first: Sequence[PlanReport], rivals: Sequence[Contender]) -> list[list[str]]:

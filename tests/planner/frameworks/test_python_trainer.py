@@ -112,6 +112,9 @@ def test_four_bits_beside_adapters() -> None:
     assert answer.request["plan"]["recompute"] == "full"
     assert answer.request["training"]["lora_rank"] == 4
     assert "frozen weights of 8 bits are costed as 16" in said(answer)
+    # Of 4 bits PEFT's function leaves the rest in fp32.
+    narrow = reading(prepared.replace("load_in_8bit", "load_in_4bit"))
+    assert narrow.request["training"]["frozen_dtype"] == "nf4 and fp32"
 
 
 def test_targets_that_are_not_set_are_those_of_peft() -> None:

@@ -169,6 +169,9 @@ REFUSED: dict[str, Case] = {
     "its qwen2 keeps matrices without adapters in bf16: nf4 needs": runs(
         "qwen2", training={**LORA, "frozen_dtype": "nf4"}
     ),
+    "stay in half precision: frozen_dtype nf4": runs(
+        training={**LORA, "frozen_dtype": "nf4 and fp32"}
+    ),
     "its llama3 fails on frozen weights in nf4": runs(
         ModelSpec(**{**MODELS["llama"].model_dump(), "vocab_size": 128256}), training=ALL
     ),

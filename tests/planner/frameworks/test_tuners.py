@@ -14,11 +14,12 @@ from cost_models.plans import ParallelPlan
 from planner import frameworks
 from planner.answers.lint.lint import lint
 from planner.documents.request import PlanRequest
+from planner.frameworks import trl
 from planner.frameworks.accelerate import trainer_yaml
 from planner.frameworks.accelerate.rules import RULES as ACCELERATE
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.read_results import Unreadable
-from planner.inputs.requests.parser import parse_cluster
+from planner.inputs.requests.parser import parse_cluster, parse_request
 from tests.fixtures.canonical import canonical
 from tests.fixtures.frameworks import accelerate, legal_cases
 from tests.fixtures.frameworks.llama_factory import CASES
@@ -176,15 +177,41 @@ def test_refusals(name: str) -> None:
     pairs = BY_NAME[name]["llama-pairs"]
     odd, chunks = changed(pairs, micro_batch_size=1), changed(pairs, cross_entropy="chunked")
     whole = changed(BY_NAME["llama-factory"]["llama-fsdp"], cross_entropy="unfused")
+    mla = changed(accelerate.CASES["deepseek-v3"], cross_entropy="liger")
+    packed, plan = BY_NAME[name]["llama-packed-adapters"]
+    wide = packed.training.model_copy(update={"frozen_dtype": "nf4 and fp32"})
+    widened = packed.model_copy(update={"training": wide}), plan
     assert any("micro_batch_size 1 is not even" in one.text for one in framework.reasons(*odd))
     assert any("dpo reads the prob" in one.text for one in framework.reasons(*chunks))
     runs = any("runs in chunks with" in one.text for one in framework.reasons(*whole))
     assert runs == (name == "trl")
+    assert any("got deepseek_v3 on" in one.text for one in framework.reasons(*mla))
+    assert any("stay in half precision" in one.text for one in framework.reasons(*widened))
     own = set(trainer_yaml.RULES) - set(ACCELERATE)
-    assert not own & unreached(framework, [context, narrow, odd, chunks])
-    packed = launch(training={"lora_rank": 8, "frozen_dtype": "nf4"}, shape=(1, 8))
-    assert any("not in nf4" in one.text for one in frameworks.get("accelerate").reasons(*packed))
-    assert not any("not in nf4" in one.text for one in framework.reasons(*packed))
+    assert not own & unreached(framework, [context, narrow, odd, chunks, mla, widened])
+    four = launch(training={"lora_rank": 8, "frozen_dtype": "nf4"}, shape=(1, 8))
+    assert any("not in nf4" in one.text for one in frameworks.get("accelerate").reasons(*four))
+    assert not any("not in nf4" in one.text for one in framework.reasons(*four))
+
+
+def test_trl_keeps_adapters_beside_four_bits_in_bf16() -> None:
+    """fp16 then has no gradients that torch would scale (huggingface/trl#4901)."""
+    framework = frameworks.get("trl")
+    request, plan = BY_NAME["trl"]["llama-packed-adapters"]
+    wide = CASES["llama-packed-adapters"][0], plan
+    half = request.training.model_copy(update={"precision": "fp16"})
+    narrow = request.model_copy(update={"training": half}), plan
+    assert not framework.reasons(request, plan)
+    assert any("of 4 bits in bf16: got fp32" in one.text for one in framework.reasons(*wide))
+    assert any("torch scales no gradients" in one.text for one in framework.reasons(*narrow))
+    assert not {trl.TYPES, trl.PACKED_FP16} & set(unreached(framework, [wide, narrow]))
+    asked: dict[str, Any] = {
+        "model": "llama-3.1-8b", "cluster": "1x1xh100-sxm", "search": {"framework": "trl"},
+        "training": {"lora_rank": 8, "seq_length": 512, "global_batch_size": 4},
+    }  # fmt: skip
+    assert parse_request(asked).training.master_weights_dtype == "fp32"
+    asked["training"]["frozen_dtype"] = "nf4"
+    assert parse_request(asked).training.master_weights_dtype == "none"
 
 
 @pytest.mark.exhaustive

@@ -14,8 +14,9 @@ from planner.answers.lint.lint import lint
 from planner.answers.lint.lint import read as lint_read
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.read_results import Reading, Unreadable
+from planner.frameworks.rules import HALF_BESIDE_PACKED
 from planner.frameworks.sources import launch_at
-from planner.frameworks.unsloth.rules import LISTS_OF_ADAM, OFFLOADED_CHECKPOINTS, RULES, TYPES
+from planner.frameworks.unsloth.rules import OFFLOADED_CHECKPOINTS, RULES, TYPES
 from planner.inputs.requests.parser import parse_cluster, parse_request
 from tests.fixtures.frameworks import accelerate, legal_cases
 from tests.fixtures.frameworks.llama_factory import LORA, Case
@@ -224,19 +225,17 @@ def test_refusals() -> None:
     mixed = changed_training(CASES["llama-whole-bf16"], optimizer_state_dtype="fp32")
     refused: dict[str, Any] = {
         "activation offload needs full recompute": offloads,
+        "stay in half precision": changed_training(card, frozen_dtype="nf4 and fp32"),
         "checkpoints of less than 512 tokens on the card": short,
         "copies reduce gradients in their own type, fp32": half,
         "of a whole model in bf16, all in bf16": mixed,
         "Unsloth's own layers are of llama": tuned(accelerate.CASES["qwen3-moe"], **LORA),
-        "only AdamW steps over lists": changed_training(
-            changed(card, runtime="transformers-foreach"), optimizer="adam_8bit"
-        ),
         "without shards": changed(copies, zero_stage=3),
         "in chunks with the output layer": changed(card, cross_entropy="unfused"),
     }
     for text, case in refused.items():
         assert any(text in reason.text for reason in UNSLOTH.reasons(*case)), text
-    own = {OFFLOADED_CHECKPOINTS, TYPES, LISTS_OF_ADAM, RULES[5], RULES[-1]}
+    own = {OFFLOADED_CHECKPOINTS, HALF_BESIDE_PACKED, TYPES, RULES[4], RULES[-1]}
     assert not own & unreached(UNSLOTH, list(refused.values()))
 
 

@@ -244,7 +244,7 @@ def test_screen(planner: Planner, monkeypatch: pytest.MonkeyPatch, width: int) -
     monkeypatch.setenv("COLUMNS", str(width))
     code, out, _ = planner("fit", *SHORT, "--card", "rtx-4090", "--tokens", "10M")
     assert code == 0
-    screen, _, commands = out.partition("QLoRA (nf4), 2,048 tokens, by torchtune:\n")
+    screen, _, commands = out.partition("QLoRA (nf4), 2,048 tokens, by TRL:\n")
     assert max(map(len, screen.splitlines())) <= width
     assert commands.startswith("  planner emit --model llama-3.1-8b --cluster 1x1xrtx-4090")
     lines = {line.split("  ")[0]: line for line in screen.splitlines()}

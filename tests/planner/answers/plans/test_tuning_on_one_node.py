@@ -24,13 +24,12 @@ def test_four_bits_on_one_card_have_files_to_start() -> None:
     """The most common job there is."""
     found = answer("1x1xrtx-4090", frozen_dtype="nf4")
     assert found.no_launch is None
-    assert {one.framework for one in found.frameworks} == {
-        "axolotl",
-        "llama-factory",
-        "trl",
-        "unsloth",
-    }
+    # TRL keeps the adapters in another type, as it says where it is left out.
+    assert [one.framework for one in found.frameworks] == ["llama-factory", "axolotl", "unsloth"]
     assert found.best is not None
+    # Of Unsloth's kernels only its code tells, and no published run.
+    assert found.best.plan.runtime == "transformers"
+    assert found.frameworks[-1].slower_by < 0
     assert found.best.plan.accelerators == 1
     bundle = planner.emit(
         {
@@ -41,6 +40,7 @@ def test_four_bits_on_one_card_have_files_to_start() -> None:
         }
     )
     assert "load_in_4bit: true" in bundle.files["config.yaml"]
+    assert "adapters stay in bf16" in bundle.files["config.yaml"]
     assert "packing_strategy: wrapped" in bundle.files["config.yaml"]
 
 
@@ -135,7 +135,7 @@ def test_70b_in_four_bits_on_two_cards_of_24_gb() -> None:
     found = answer("1x2xrtx-4090", "llama-3.1-70b", frozen_dtype="nf4", seq_length=512)
     assert found.best is not None
     assert found.launch is not None
-    assert found.launch.framework == "torchtune"
+    assert found.launch.framework == "trl"
     assert found.opened[0] == "offload_optimizer"
     plan = found.best.plan
     assert (plan.dp, plan.zero_stage, plan.offload_optimizer) == (2, 3, True)

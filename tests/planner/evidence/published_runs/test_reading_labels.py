@@ -192,6 +192,7 @@ def test_named_modules_and_counted_layers_are_kept() -> None:
         ("litgpt @8641822, torch 2.1.0", "2023", "litgpt-2023"),
         ("torchtune (torch.compile)", "2024", "torchtune-2024"),
         ("torchtune", "2025", "eager"),
+        ("unsloth 2026.8 (trl, transformers)", "2026", "unsloth"),
     ],
 )
 def test_a_stack_is_a_runtime(stack: str, year: str, runtime: str) -> None:
@@ -272,6 +273,15 @@ def test_frameworks_differ_in_what_they_do_by_default() -> None:
     assert nemo.plan["overlap_tp"]
     assert "overlap_tp" not in core.plan
     assert hai.plan["moe_dispatcher"] == "deepep"
+
+
+def test_adapters_may_be_wider_than_the_weights_beside_them() -> None:
+    peft = software_of(row(stack="peft"))[0]
+    said = row(notes="weights bf16 (adapters fp32 by autocast_adapter_dtype)")
+    assert gradient_dtypes(said, peft, "bf16")["master_weights_dtype"] == "none"
+    assert "master_weights_dtype" not in gradient_dtypes(said, peft, "bf16", adapts=True)
+    plain = row(notes="weights bf16")
+    assert gradient_dtypes(plain, peft, "bf16", adapts=True)["master_weights_dtype"] == "none"
 
 
 @pytest.mark.parametrize(

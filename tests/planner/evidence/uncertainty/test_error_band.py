@@ -67,6 +67,14 @@ def test_what_no_run_speaks_for_is_wider_and_said() -> None:
     assert "no run on some-new-chip" in found.basis
 
 
+def test_sources_of_other_software_on_the_same_library_are_called_so() -> None:
+    """None has transformers on an H100; those that count have torch, or what is built on it."""
+    for runtime in ("transformers", "unsloth"):
+        assert (
+            f" like it (dense, {H100}, torch-based)" in band(1.0, features(runtime=runtime)).basis
+        )
+
+
 def test_kernels_that_were_not_measured_are_said() -> None:
     asked = {"model": "llama-3.1-8b", "training": {"seq_length": 2048, "global_batch_size": 64}}
     known, unmeasured = (

@@ -205,6 +205,19 @@ def test_opened_axes_are_columns() -> None:
     assert "tokens/s" in narrow.splitlines()[0] + narrow.splitlines()[1]
 
 
+def test_plans_that_differ_are_never_rows_of_the_same_words() -> None:
+    """By the loss alone, say; what else is alike makes no column."""
+    answer = answers.plan_answer()
+    first = answer.plans[0]
+    loss = {"cross_entropy": "unfused"}
+    twin = first.model_copy(update={"plan": first.plan.model_copy(update=loss)})
+    two = answer.model_copy(update={"plans": (first, twin), "contenders": ()})
+    text = drawn(lambda console: tables.ranking(two, SearchSpec(), 120), 120)
+    assert "entropy" in text
+    assert "unfused" in text
+    assert "entropy" not in drawn(lambda console: tables.ranking(answer, SearchSpec(), 120), 120)
+
+
 def test_sentences_keep_numbers_whole() -> None:
     text = "stage 0 needs 151.0 GiB of 79.6 GiB, with pp 2 and 12 micro-batches"
     for width in range(20, 80):
@@ -278,13 +291,18 @@ def test_the_picks_and_the_best_of_each_framework_stand_below() -> None:
     best = answers.report()
     launches = tuple(
         Launch(framework=name, slower_by=slower, plan=plan)
-        for name, slower, plan in (("megatron", 0.0, best), ("torchtitan", 0.25, other))
+        for name, slower, plan in (
+            ("megatron", 0.0, best),
+            ("torchtitan", 0.25, other),
+            ("unsloth", -0.1, other),
+        )
     )
     pick = Pick(name="recommended", plan=other, slower_by=0.004, why="simpler")
     update = {"best": best, "frameworks": launches, "picks": (pick,)}
     answer = answers.plan_answer().model_copy(update=update)
     text = drawn(lambda console: screens.plan_screen(answer, ASKED, console), 100)
     assert "Recommended, 0.40 % slower" in text
+    assert "unsloth 10.0 % faster, but by its code alone" in text
     assert "Frameworks: megatron · torchtitan 25.0 % slower" in text
     search = ASKED.request.search.model_copy(update={"objective": "memory_headroom"})
     lean = replace(ASKED, request=ASKED.request.model_copy(update={"search": search}))
