@@ -1,14 +1,7 @@
 """Which weights are trained: frozen parts and low-rank adapters, as changes to a model's records.
 
 A frozen GEMM has no weight gradient and saves no input for one; its weights have no gradient, no
-optimizer state and no master copy.  An adapter adds two GEMMs beside it: down to the rank, and up
-to the output.
-
-Tensor parallelism splits both matrices of an adapter (Megatron-Bridge 067f987, peft/utils.py
-ParallelLinearAdapter): beside a column-parallel matrix by their outputs, beside a row-parallel one
-the first by its input, the second by its output, which is then gathered whole.  torch's DTensor
-splits what the matrix beside it splits, and sums the two outputs as one.  Routed experts of a rank
-share one adapter (peft/lora.py, share_expert_adapters).
+optimizer state and no master copy.  What adapters add beside it is in adapter_records.py.
 """
 
 from __future__ import annotations
@@ -16,18 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Literal
 
 import numpy as np
 
+from cost_models.adapter_records import Adapters, casts
 from cost_models.adapters import adapted
 from cost_models.arrays import max_of
-from cost_models.blocks.autocast import CAST_BYTES
 from cost_models.blocks.base import Block, End, Mixer
-from cost_models.blocks.head import HEAD_SUMS, Head
-from cost_models.blocks.norm import FP32_BYTES, MASK_BYTES, Norm
+from cost_models.blocks.head import Head
+from cost_models.blocks.norm import Norm
 from cost_models.blocks.records import (
-    Collective,
     Gemm,
     HostOperations,
     MemoryBoundKernel,
@@ -68,10 +59,9 @@ HALF_BYTES = 2.0
 # 4 bits, a scale of 8 bits for each 64 and one of 32 bits for each 256 of those (QLoRA, section 3).
 NF4_BYTES = 0.5 + 1.0 / 64.0 + 4.0 / (64.0 * 256.0)
 PLAIN_NF4_BYTES = 0.5 + 4.0 / 64.0
-# What the host takes for an adapter of PEFT and for unpacking a matrix (bitsandbytes' MatMul4Bit,
-# with scales that are quantized themselves), in launches of others: measured on an H200 whose GPU
-# waited for its host.
-ADAPTER_OPERATIONS, UNPACKING_OPERATIONS = 4.5, 7.0
+# What the host takes for unpacking a matrix (bitsandbytes' MatMul4Bit, with scales that are
+# quantized themselves), in launches of others: measured on an H200 whose GPU waited for its host.
+UNPACKING_OPERATIONS = 7.0
 # Transformer Engine caches the cast weight and its transpose.
 CAST_WEIGHT_BYTES = {"fp8": 2.0, "fp4": 2.0 * (0.5 + 1.0 / 16.0)}
 
@@ -196,7 +186,9 @@ class TrainableModel:
             match record:
                 case Gemm() if id(record) in gemms:
                     gemm = gemms[id(record)]
-                    changed += [*unpacked.get(gemm.name, ()), gemm, *self._adapter_records(gemm, d)]
+                    changed += [*unpacked.get(gemm.name, ()), gemm]
+                    if shares := self._adapted.get(gemm.name):
+                        changed += Adapters(self.training, d, gemm, shares).records()
                     changed += self._held_inputs(gemm, d, packed)
                 case TensorParallel():
                     columns = tuple(gemms.get(id(gemm), gemm) for gemm in record.columns)
@@ -205,10 +197,8 @@ class TrainableModel:
                 case SavedTensor():
                     inputs_kept = packed * d.runtime.keeps_frozen_inputs
                     changed += self._saved(record, frozen, d, trained, inputs_kept)
-                case MemoryBoundKernel(name="embedding") if not trained:
+                case MemoryBoundKernel(name="embedding" | "head gradient sums") if not trained:
                     changed.append(replace(record, backward_bytes=0.0))
-                case MemoryBoundKernel() if record.name == HEAD_SUMS and not trained:
-                    pass
                 case Working() if unpacked:
                     size = d.activation_bytes * packed
                     widest = max_of(g.k * g.n * size for g in frozen.values())
@@ -239,7 +229,7 @@ class TrainableModel:
         adapted = [reader for reader in readers if reader.name in self._adapted]
         if adapted and not self.training.lora_dropout:
             gemm = adapted[0]
-            kept_share = np.maximum(kept_share, 1.0 - self._casts(d))
+            kept_share = np.maximum(kept_share, 1.0 - casts(self.training, d))
             if tensor.name == "activation output":
                 kept_share = kept_share * (1.0 - d.runtime.fuses_adapters)
         if np.any(kept_share) and gemm.name not in KEPT_INPUTS:
@@ -249,11 +239,6 @@ class TrainableModel:
                 element_bytes=d.activation_bytes,
                 active=tensor.active * kept_share,
             )
-
-    def _casts(self, d: Dims) -> Array:
-        """1 where adapters are wider than what they read."""
-        wide = self.training.master_weights_dtype == "fp32"
-        return d.runtime.casts_adapters * d.eager * wide
 
     def _held_inputs(self, gemm: Gemm, d: Dims, packed: Array) -> Iterator[SavedTensor]:
         """The input of a product of the last micro-batch (bitsandbytes' MatMul4Bit, ctx.tensors).
@@ -282,96 +267,6 @@ class TrainableModel:
             kernel = MemoryBoundKernel(name, size, size, gemm.module, gemm.active * packed)
             records[gemm.name] = kernel, HostOperations(launches)
         return records
-
-    def _adapter_records(self, gemm: Gemm, d: Dims) -> Iterator[Record]:
-        """The records of one or several adapters beside a frozen matrix.
-
-        Each adapter saves its projection down to the rank, and its input where dropout or a cast
-        has made a copy of it.  The sum reads the outputs of the matrix and of the adapter; a
-        separate pass scales the latter first (PEFT tuners/lora/layer.py, Bridge peft/utils.py)
-        unless torch.compile fuses the two.
-        """
-        shares = self._adapted.get(gemm.name, ())
-        if not shares:
-            return
-        rank, count, row = float(self.training.lora_rank), len(shares), gemm.scattered_output
-        unsharded = d.runtime.sums_adapters_with_matrices
-        ranks = unsharded + (1.0 - unsharded) * (d.etp if gemm.grouped else d.tp)
-        tokens, inputs, outputs = gemm.m * gemm.groups, gemm.k, gemm.n * sum(shares)
-        name, module = f"{gemm.name} adapter", gemm.module
-
-        def product(which: str, n: Array, k: Array) -> Gemm:
-            return Gemm(
-                f"{name} {which}", tokens, n, k, module, float(count), fp8=False,
-                active=gemm.active,
-            )  # fmt: skip
-
-        def memory_bound(
-            operation: str, forward_bytes: Array, backward_bytes: Array
-        ) -> MemoryBoundKernel:
-            return MemoryBoundKernel(
-                f"{name} {operation}", forward_bytes, backward_bytes, module, gemm.active
-            )
-
-        def saved(tensor: str, elements: Array, element_bytes: Array) -> SavedTensor:
-            modules = (module,) if module else ()
-            return SavedTensor(f"{name} {tensor}", elements, element_bytes, modules, gemm.active)
-
-        yield product("down", rank / (1.0 if row else ranks), inputs)
-        yield product("up", outputs / count / (ranks if row else 1.0), rank)
-        # Beside a row-parallel matrix the sum is over sequence shards, except in torch, which adds
-        # before the tokens are scattered.
-        scattered = (1.0 - unsharded) * row * (1.0 - d.sharded_tokens / d.tokens)
-        summed = tokens * outputs * (1.0 - scattered)
-        fused = d.runtime.fuses_adapters * (self.training.lora_dropout == 0)
-        scaling = 4.0 * (1.0 - d.compiled) * (1.0 - fused) * summed
-        # A product that adds to what is there reads it once more.
-        yield memory_bound("sum", (6.0 - 4.0 * fused) * summed + scaling, scaling)
-        joined = d.runtime.joins_adapters * (gemm.name == "qkv")
-        separate = count + (1.0 - count) * joined
-        added = (6.0 - 4.0 * fused) * separate * tokens * inputs
-        yield memory_bound("input gradient", 0.0, added)
-        yield saved("rank", count * tokens * rank, d.activation_bytes)
-        padded = d.runtime.pads_adapters * (gemm.name == "qkv" and sum(shares) < 1.0)
-        yield saved("outputs", tokens * outputs * padded, d.activation_bytes)
-        yield from self._adapter_input(name, gemm, separate, d)
-        # Beside a column-parallel matrix the projection to the rank is gathered forward and its
-        # gradient summed backward.  Beside a row-parallel one it is summed, and the output, of
-        # which each rank has some columns, is gathered.
-        shared = (1.0 - unsharded) * d.activation_bytes
-        narrow = shared * count * tokens * rank
-        axis: Literal["tp", "etp"] = "etp" if gemm.grouped else "tp"
-        around = ("all_reduce", "all_reduce" if row else "all_gather")
-        yield Collective(around, narrow, axis, mirrored=False, module=module)
-        if row:
-            gathered_bytes = shared * tokens * outputs
-            yield Collective(("all_gather",), gathered_bytes, axis, module=module)
-
-    def _adapter_input(self, name: str, gemm: Gemm, count: Array, d: Dims) -> Iterator[Record]:
-        """Dropout of the inputs of some adapters, and their casts, which torch.compile fuses.
-
-        An input is widened and narrowed again, and so is the gradient on its way back.
-        """
-        size, casts = count * gemm.m * gemm.groups * gemm.k, self._casts(d)
-        drops = float(self.training.lora_dropout > 0)
-        element = d.activation_bytes + (FP32_BYTES - d.activation_bytes) * casts
-        dropout = drops * (2.0 * element + MASK_BYTES)
-        copies = np.maximum(casts, drops)
-        yield HostOperations(count * d.runtime.casts_adapters * d.eager * ADAPTER_OPERATIONS)
-        if not np.any(copies):
-            return
-        cast = casts * CAST_BYTES * size
-        moved = dropout * size + 2.0 * cast
-        yield MemoryBoundKernel(
-            f"{name} input", moved, moved, gemm.module, gemm.active * copies,
-            widened_bytes=(cast, cast),
-        )  # fmt: skip
-        modules = (gemm.module,) if gemm.module else ()
-        for tensor, kept_elements, each in (
-            ("input", size * copies, d.activation_bytes),
-            ("dropout mask", size * drops, MASK_BYTES),
-        ):
-            yield SavedTensor(f"{name} {tensor}", kept_elements, each, modules, gemm.active)
 
 
 @formula("1", "lora")

@@ -243,11 +243,8 @@ def position_and_norm(
         moved = 4.0 * rotated * (1.0 + 4.0 * d.eager_layers)
         yield MemoryBoundKernel("rope", moved, moved, module, kind="" if module else "rope")
     if norm:
-        yield MemoryBoundKernel(
-            "qk norm",
-            (4.0 + 32.0 * d.eager_layers) * rotated,
-            (6.0 + 66.0 * d.eager_layers) * rotated,
-        )
+        forward, backward = 4.0 + 32.0 * d.eager_layers, 6.0 + 66.0 * d.eager_layers
+        yield MemoryBoundKernel("qk norm", forward * rotated, backward * rotated)
 
 
 def core_attention(
@@ -321,13 +318,11 @@ def _core_kernels(core: _Core, span: Array, rate: float) -> Iterator[Kernel]:
             tensor_cores=aligned, active=core.unfused,
         )  # fmt: skip
 
-    def memory_bound(
-        name: str, forward_bytes: Array, backward_bytes: Array, widened: Array = 0.0
-    ) -> MemoryBoundKernel:
+    def memory_bound(name: str, forward: Array, backward: Array, widened: Array = 0.0) -> Kernel:
+        copies = (0.0, widened)
         return MemoryBoundKernel(
-            name, forward_bytes, backward_bytes, "core_attn", core.unfused,
-            widened_bytes=(0.0, widened),
-        )  # fmt: skip
+            name, forward, backward, "core_attn", core.unfused, widened_bytes=copies
+        )
 
     scores, context = core.scores, core.context
     yield product("q k^T", d.seq_length, head_dim)
@@ -335,12 +330,8 @@ def _core_kernels(core: _Core, span: Array, rate: float) -> Iterator[Kernel]:
     # and a mask byte, in both passes.
     # By operator: scale, mask, softmax in fp32 and its cast, and the like backward.
     by_operator = d.runtime.unfused_attention_by_operator
-    yield memory_bound(
-        "softmax",
-        (4.0 + (26.0 - 4.0) * by_operator) * scores,
-        (6.0 + 22.0 * by_operator) * scores,
-        CAST_BYTES * by_operator * scores,
-    )
+    forward, backward = (4.0 + 22.0 * by_operator) * scores, (6.0 + 22.0 * by_operator) * scores
+    yield memory_bound("softmax", forward, backward, CAST_BYTES * by_operator * scores)
     if model.attention_dropout > 0:
         yield memory_bound("attention dropout", 5.0 * scores, 5.0 * scores)
     yield product("p v", value_dim, d.seq_length)

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 CHUNK_TOKENS = 256.0
 # torchtune's losses in chunks, num_output_chunks.
 KEPT_CHUNKS = 8.0
-# What a loss that makes gradients chunk by chunk does to the head's; not to a frozen one.
-HEAD_SUMS = "head gradient sums"
 # Tokens of each sequence (litgpt finetune/lora.py, lm_head_chunk_size).
 HEAD_CHUNK = 128.0
 
@@ -107,7 +105,7 @@ class Head(End):
             # or a product that is widened, added and narrowed.
             chunks = at_once * vocab * hidden * d.tokens / liger_chunk_tokens(model, d)
             casts, sums = 6.0 * d.autocast, 14.0 - 6.0 * d.autocast
-            yield MemoryBoundKernel(HEAD_SUMS, casts * chunks, sums * chunks)
+            yield MemoryBoundKernel("head gradient sums", casts * chunks, sums * chunks)
         if model.mtp_num_layers:
             share = model.mtp_num_layers / (1.0 + model.mtp_num_layers)
             yield Gemm("mtp projection", d.tokens, hidden / d.tp, 2.0 * hidden, active=share)
@@ -208,5 +206,4 @@ class Head(End):
         each = np.maximum(FP32_BYTES - share * (2.0 * FP32_BYTES + width), 0.0)
         by_chunk = r.chunks_head * (1.0 - d.fused_loss) * each * d.tokens * vocab
         gradients = self._gradients_of_chunks(model, d) + self._gradients_in_loss(model, d)
-        spared: Array = by_chunk + gradients
-        return spared
+        return by_chunk + gradients

@@ -207,8 +207,8 @@ def _kind(kind: LearnedKind) -> Iterator[RenderableType]:
     for factor in learned:
         more = "more" if factor.longer > 0 else "less"
         text = (
-            f"{factor.title}: {abs(100 * factor.longer):.0f} ±{100 * factor.deviation:.0f} % {more}"
-            " time than estimated without the site "
+            f"{factor.title}: {abs(100 * factor.longer):.0f} ±{100 * factor.deviation:.0f} % "
+            f"{more} time than estimated without the site "
             f"(±{100 * factor.deviation_before:.0f} before)"
         )
         yield prose(text, 4, 2)
