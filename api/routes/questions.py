@@ -100,13 +100,9 @@ def _endpoint(question: Question) -> Any:
 def _argument(question: Question, spec: Parameter) -> tuple[str, Any, Any]:
     """(name, type, default) of a parameter in the path or behind it."""
     if f"{{{spec.name}}}" in question.path:
-        return (
-            spec.name,
-            Annotated[str, Path(pattern=resolved(spec.pattern))],
-            Argument.empty,
-        )
+        return spec.name, Annotated[str, Path(pattern=resolved(spec.pattern))], Argument.empty
     about = Query(max_length=64, description=spec.description)
-    return (spec.name, Annotated[str if spec.default else str | None, about], spec.default)
+    return spec.name, Annotated[str if spec.default else str | None, about], spec.default
 
 
 def _kept_endpoint(question: Question) -> Any:

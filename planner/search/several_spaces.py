@@ -147,11 +147,8 @@ class _Together:
         """Price what may be the best of some partial plans, the most promising first."""
         first = FIRST_DRAWN // len(batch)
         drawing = [
-            (
-                entry,
-                entry.space.promising(partial_plans, CHUNK, first, partial(self._most_s, entry)),
-            )
-            for (entry, _), partial_plans in zip(batch, self._ordered(batch), strict=True)
+            (e, e.space.promising(partial_plans, CHUNK, first, partial(self._most_s, e)))
+            for (e, _), partial_plans in zip(batch, self._ordered(batch), strict=True)
         ]
         while drawing and not self._cut_short:
             waiting: list[tuple[_SpaceSearch, Plans]] = []

@@ -258,9 +258,9 @@ def _rankings(rows: Iterable[Row]) -> dict[str, Ranking]:
         for name, group in groups.items()
     }
     repeats: dict[str, list[list[float]]] = defaultdict(list)
-    for group in plans.values():
-        repeats[group[0][0].source_key] += [
-            [_published_s_per_sample(row) for row in plan] for plan in group
+    for config in plans.values():
+        repeats[config[0][0].source_key] += [
+            [_published_s_per_sample(row) for row in plan] for plan in config
         ]
     spreads = {source: repeat_spread(times) for source, times in repeats.items()}
     return {

@@ -91,9 +91,8 @@ def _is_complete(result: RankResult) -> bool:
 
 def _results(ranks_left: Any, ranks: int) -> list[RankResult]:
     """The result of every rank, in order of rank.  Raises RequestError."""
-    if not isinstance(ranks_left, list | tuple) or not all(
-        isinstance(d, Mapping) for d in ranks_left
-    ):
+    is_list = isinstance(ranks_left, list | tuple)
+    if not is_list or not all(isinstance(d, Mapping) for d in ranks_left):
         raise RequestError([wrong_type("/ranks", "a list of what ranks left", ranks_left)])
     by_rank: dict[int, RankResult] = {}
     problems = []

@@ -91,9 +91,8 @@ def spread(ranks: Sequence[RankResult]) -> Spread:
 
 def time_terms(estimate: PlanReport, ranks: Sequence[RankResult], median_s: float) -> list[Term]:
     """The parts of the busiest rank's step time, from profiled steps scaled to unprofiled ones."""
-    busiest = max(
-        ranks, key=lambda r: r.parts_s.get("forward", 0.0) + r.parts_s.get("backward", 0.0)
-    )
+    passes = ("forward", "backward")
+    busiest = max(ranks, key=lambda rank: sum(rank.parts_s.get(name, 0.0) for name in passes))
     scale = median_s / busiest.profiled_step_s if busiest.profiled_step_s else 0.0
     return [
         Term(

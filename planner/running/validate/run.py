@@ -77,9 +77,8 @@ class Prepared:
     @property
     def exact(self) -> bool:
         """Whether the timed run's gradients can be compared with those of one process."""
-        return self.small.request.training.precision == "fp32" and not _drops_out(
-            self.small.request
-        )
+        request = self.small.request
+        return request.training.precision == "fp32" and not _drops_out(request)
 
 
 def validate(

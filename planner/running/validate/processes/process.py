@@ -345,9 +345,7 @@ def _failure(folder: Path, printed: str, code: int) -> RunFailed:
 def _cause(code: int, log: str) -> tuple[int, str]:
     """The cause of a process's end, as an index into _CAUSES and a sentence."""
     last = log.splitlines()
-    line = next(
-        (at_end.strip() for at_end in reversed(last) if re.search(r"Error|Exception", at_end)), ""
-    )
+    line = next((row.strip() for row in reversed(last) if re.search(r"Error|Exception", row)), "")
     names = [name for name, _, _ in _CAUSES]
     if code < 0:
         text = _CAUSES[0][2].format(signal=f"{-code} ({signal.Signals(-code).name})")
