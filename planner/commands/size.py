@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -49,6 +48,7 @@ def size(
     option_values: Mapping[str, Any],
 ) -> int:
     """What to rent: days, cost and energy on each kind and number of accelerators."""
+    from cost_models.catalog.local import cpu_cores
     from planner.answers.sizing.compute import size as compute
     from planner.presentation.drawing.page import write_page
     from planner.presentation.drawing.rendering import drawing
@@ -63,7 +63,7 @@ def size(
     asked = _read(source, option_values, own, price or [])
     with bar("searching clusters"):
         answer = answered(
-            lambda: compute(asked, os.cpu_count() or 1),
+            lambda: compute(asked, cpu_cores()),
             lambda service: service.sizing(asked.document()),
         )
     if report is not None:
