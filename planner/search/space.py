@@ -207,8 +207,7 @@ class Space:
         group, position = repeated(counts)
         batch, option = np.divmod(position, len(options["zero_stage"]))
         if uncounted:  # of counts of layers few exist: the others need not become plans
-            count = options["recompute_num_layers"][option]
-            exist = np.flatnonzero(count <= self._layouts.longest_chunk[group])
+            exist = options["recompute_num_layers"][option] <= self._layouts.longest_chunk[group]
             group, batch, option = group[exist], batch[exist], option[exist]
         plans = self.groups.take(group).with_columns(
             micro_batch_size=micro.columns["micro_batch_size"][micro.starts[group] + batch],
@@ -390,11 +389,8 @@ class Space:
 
     def accepts(self, plans: Plans) -> BoolArray:
         """Which plans, already accepted by RULES, a framework's rules accept too."""
-        return (
-            self._legality.legal(plans, "plan")
-            if self._added
-            else np.ones(len(plans), dtype=np.bool_)
-        )
+        every = np.ones(len(plans), dtype=np.bool_)
+        return self._legality.legal(plans, "plan") if self._added else every
 
     def axes(self) -> tuple[SpaceAxis, ...]:
         """The space as a table: axis, values, count."""
