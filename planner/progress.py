@@ -20,7 +20,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Step:
-    """So much of the work is done; best: what a search would answer if it ended here."""
+    """So much of the work is done; best: what a search would answer if it ended here.
+
+    Of a sizing, the rows that are known.
+    """
 
     done: int
     total: int

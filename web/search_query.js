@@ -3,7 +3,7 @@
    const sizes = searchQuery("/v1/sizings");
    sizes.ask(body)     sends the query and aborts the previous one; sizes.cancel() aborts it
    Signals: answer (the latest, null at first), answered (its body, canonical), busy, progress
-   ({done, total} or null), problems ([{pointer, detail, …}]), failure (a problem document or null) */
+   ({done, total, best} or null), problems ([{pointer, detail, …}]), failure (a problem document or null) */
 
 import { batch, signal } from "@preact/signals";
 import { Refused, search } from "./api.js";

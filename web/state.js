@@ -142,7 +142,7 @@ export const framework = computed(() => {
 /* All reports of an answer, the best first. */
 export const reports = (found) =>
   found
-    ? [found.best, ...(found.plans ?? []), ...(found.pareto ?? []), ...(found.picks ?? []).map(({ plan }) => plan), ...(found.frameworks ?? []).map(({ plan }) => plan), found.baseline?.report].filter(Boolean)
+    ? [found.best, ...(found.plans ?? []), ...(found.pareto ?? []), ...(found.picks ?? []).map(({ plan }) => plan), ...(found.frameworks ?? []).map(({ plan }) => plan), found.baseline?.report, found.recipe?.plan].filter(Boolean)
     : [];
 
 let tellFirst;

@@ -143,7 +143,10 @@ def emit_files(
     ] = None,
     pick: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="recommended (where left out), fastest, most-headroom"),
+        typer.Option(
+            metavar="NAME",
+            help="recommended (where left out), fastest, most-headroom, published-recipe",
+        ),
     ] = None,
     json: Json = False,
     option_values: Mapping[str, Any],

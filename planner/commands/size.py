@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -49,6 +48,7 @@ def size(
     option_values: Mapping[str, Any],
 ) -> int:
     """What to rent: days, cost and energy on each kind and number of accelerators."""
+    from cost_models.catalog.local import cpu_cores
     from planner.answers.sizing.compute import size as compute
     from planner.presentation.drawing.page import write_page
     from planner.presentation.drawing.rendering import drawing
@@ -63,7 +63,7 @@ def size(
     request = _read_sizing(source, option_values, fields, price or [])
     with bar("searching clusters"):
         answer = answered(
-            lambda: compute(request, os.cpu_count() or 1),
+            lambda: compute(request, cpu_cores()),
             lambda service: service.sizing(request.document()),
         )
     if report is not None:

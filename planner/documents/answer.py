@@ -13,6 +13,7 @@ from pydantic import Field
 from cost_models.package_files import table
 from cost_models.plans import ParallelPlan
 from planner.documents.plan_report import Answer, Document, PlanReport
+from planner.documents.recipes import Recipe
 from planner.documents.scored_runs import Evidence
 
 
@@ -129,6 +130,39 @@ class Pick(Document):
     plan: PlanReport
     slower_by: float
     why: str
+
+
+class RecipeChange(Document):
+    """A field that the best plan has otherwise than a recipe.
+
+    saves: the share of the recipe's time that this change alone would save, below zero where it
+    costs; None where it goes with another change only.
+    """
+
+    field: str
+    theirs: str
+    ours: str
+    saves: float | None
+
+
+class PublishedRecipe(Document):
+    """What others do: the nearest published recipe, priced for this cluster, batch and length.
+
+    same_model: whether it is of the same model, else of one of its family and size.  forced: what
+    cluster and batch change of it (dp 16 -> 4).  plan: None where it does not run here, for the
+    reason in `problem`.  slower_by: than the best plan; below zero where it is faster.  changes:
+    what the best plan has otherwise; saved_s: the time that this saves, by part, below zero where
+    it costs.
+    """
+
+    recipe: Recipe
+    same_model: bool
+    forced: tuple[str, ...] = ()
+    plan: PlanReport | None = None
+    problem: str | None = None
+    slower_by: float | None = None
+    changes: tuple[RecipeChange, ...] = ()
+    saved_s: dict[str, float] = Field({})
 
 
 class Unbuildable(Document):
@@ -268,6 +302,7 @@ class PlanAnswer(Answer):
     asked for runs no plan at all.  evidence: what was measured near the best plan.
     rival: of other degrees of parallelism; none where the search is not for time or saw none.
     conflicts: where nothing fits, limits of the request that no plan can meet.
+    recipe: what others do with this model; None where no recipe of it is known.
     """
 
     layers: dict[str, int] = Field({})
@@ -296,6 +331,7 @@ class PlanAnswer(Answer):
     space: tuple[SpaceAxis, ...]
     counts: Counts
     baseline: Baseline | None
+    recipe: PublishedRecipe | None = None
     search_time_s: float
 
 

@@ -60,6 +60,8 @@ def settled(
     accepted = np.zeros((len(groups.first), len(switches.outdoes)), dtype=np.bool_)
     for k in range(1, accepted.shape[1]):
         open_rows = np.flatnonzero(~(accepted & switches.outdoes[:, k]).any(axis=1))
+        if not len(open_rows):
+            continue
         tried = at_rest(firsts.take(open_rows).with_columns(**switches.of(k)))
         accepted[open_rows, k] = passing(asks, context, tried)
     of_row = np.zeros(len(rows), dtype=np.int64) if groups.inverse is None else groups.inverse

@@ -7,8 +7,8 @@ from the busiest rank as long as that helps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -18,6 +18,7 @@ from cost_models.stage_layers import spread
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+_kept: dict[tuple[bytes | int, ...], tuple[int, ...] | None] = {}
 # Times that differ by less are equal.
 TOLERANCE = 1e-9
 MAX_MOVES = 200
@@ -25,6 +26,8 @@ MAX_MOVES = 200
 MOST_LAYERS = 1_024
 # Starts of the local search with several chunks, and the gap to the bound that ends it.
 STARTS = 8
+# Answers that are kept, a few kilobytes each.
+MOST_KEPT = 1_024
 ENOUGH = 0.002
 
 
@@ -97,10 +100,30 @@ def partition_layers(
     """The number of layers of each virtual stage, as even as possible.
 
     None if no partition fits, or there are more than MOST_LAYERS.  empty_ends: the first and the
-    last virtual stage may have no layer, only the embedding or the head.
+    last virtual stage may have no layer, only the embedding or the head.  Frameworks with the same
+    kernels, and clusters of several sizes, ask the same again: the last answers are kept.
     """
     if len(layers.seconds) > MOST_LAYERS:
         return None
+    key = *_numbers(layers), *_numbers(stages), empty_ends
+    if (found := _kept.get(key, ())) != ():
+        return found
+    found = _partitioned(layers, stages, empty_ends)
+    if len(_kept) >= MOST_KEPT:
+        _kept.clear()
+    _kept[key] = found
+    return found
+
+
+def _numbers(of: LayerLoads | Stages) -> Iterator[bytes | int]:
+    """All that an object says, to be compared exactly."""
+    for field in fields(of):
+        value = getattr(of, field.name)
+        yield value.tobytes() if isinstance(value, np.ndarray) else value
+
+
+def _partitioned(layers: LayerLoads, stages: Stages, empty_ends: bool) -> tuple[int, ...] | None:
+    """What partition_layers says, computed."""
     tables = _tables(layers, stages, empty_ends)
     ends = _least_squares_partition(tables, _shortest_longest(tables))
     if ends is None:

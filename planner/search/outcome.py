@@ -118,16 +118,18 @@ class Keeper:
         # Ties are broken by time, memory and fields.
         ranked = (scores, estimates.iteration_time_s, estimates.peak_bytes)
         keys = np.stack([column[close] for column in ranked])
-        columns = [np.broadcast_to(c, (len(close),)) for _, c in plans.take(close).columns()]
-        order = np.lexsort((*columns[::-1], *keys[::-1]))[: self._max_kept]
-        close, keys = close[order], keys[:, order]
-        fields = np.stack([column[order] for column in columns])
         few = plans.take(close)
+        # What all of them have alike breaks no tie.
+        columns = [column for _, column in few.columns() if column.ndim]
+        order = np.lexsort((*columns[::-1], *keys[::-1]))[: self._max_kept]
+        close, keys, few = close[order], keys[:, order], few.take(order)
+        count = len(order)
+        fields = (c.tolist() if c.ndim else [int(c)] * count for _, c in few.columns())
         parts_s = {name: column[close] for name, column in estimates.time_parts_s.items()}
         self._best += [
             ((*key, *field_key), _Entry(few, i, parts_s))
             for i, (key, field_key) in enumerate(
-                zip(keys.T.tolist(), fields.T.tolist(), strict=True)
+                zip(keys.T.tolist(), zip(*fields, strict=True), strict=True)
             )
         ]
         self._best.sort(key=lambda pair: pair[0])

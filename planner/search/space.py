@@ -206,6 +206,9 @@ class Space:
         options = self._options.columns
         group, position = repeated(counts)
         batch, option = np.divmod(position, len(options["zero_stage"]))
+        if uncounted:  # of counts of layers few exist: the others need not become plans
+            exist = options["recompute_num_layers"][option] <= self._layouts.longest_chunk[group]
+            group, batch, option = group[exist], batch[exist], option[exist]
         plans = self.groups.take(group).with_columns(
             micro_batch_size=micro.columns["micro_batch_size"][micro.starts[group] + batch],
             **{name: column[option] for name, column in options.items()},
@@ -224,8 +227,6 @@ class Space:
         if early:
             legal = ~self._dominance.dominated(plans)
             refuse(None, ~legal)
-        if uncounted:
-            legal &= plans.recompute_num_layers <= self._layouts.longest_chunk[group]
         still_open = {*LAYOUT_FIELDS, "recompute_num_layers", *self._options.switches.columns}
         rules = []
         for rule in self._legality.rules_of("plan"):
@@ -388,11 +389,8 @@ class Space:
 
     def accepts(self, plans: Plans) -> BoolArray:
         """Which plans, already accepted by RULES, a framework's rules accept too."""
-        return (
-            self._legality.legal(plans, "plan")
-            if self._added
-            else np.ones(len(plans), dtype=np.bool_)
-        )
+        every = np.ones(len(plans), dtype=np.bool_)
+        return self._legality.legal(plans, "plan") if self._added else every
 
     def axes(self) -> tuple[SpaceAxis, ...]:
         """The space as a table: axis, values, count."""

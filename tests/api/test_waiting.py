@@ -89,6 +89,30 @@ def test_progress_and_then_the_plain_answer(port: int) -> None:
     assert step["best"]["plan"].keys() == answer["best"]["plan"].keys()
 
 
+def test_a_sizing_tells_its_rows_as_it_finds_them(port: int) -> None:
+    kinds = ["h100-sxm-80gb", "a100-sxm-80gb", "mi300x"]
+    document = {
+        "model": "gpt2",
+        "training": {"seq_length": 1024, "global_batch_size": 96, "tokens": 1e9},
+        "sizing": {"accelerators": kinds, "sizes": [8, 16, 32], "deadline_days": 1e-5},
+    }
+    response = asked(port, "/v1/sizings", document, **STREAM).getresponse()
+    *before, (last, answer) = events(response.read().decode())
+    assert last == "done"
+    # A step may be told after the next one only, and the last one is always told.
+    told = [step["best"]["rows"] for _, step in before]
+    assert all(len(rows) in (3, 6, 9) for rows in told)
+    assert 3 <= len(told[0]) <= len(told[-1])
+    whole = [{k: v for k, v in row.items() if k not in ("plan", "error_band")}
+             for row in answer["rows"]]  # fmt: skip
+    on_front = {"on_front": False}  # which rows are is known at the end
+    assert all(
+        [row | on_front for row in rows] == [row | on_front for row in whole[: len(rows)]]
+        for rows in told
+    )
+    assert any(row["exceeds"] == ["deadline"] for row in told[0])
+
+
 def test_what_is_refused_at_once_has_its_status(port: int) -> None:
     response = asked(port, "/v1/plans", SMALL | {"model": "lama"}, **STREAM).getresponse()
     assert response.status == 422

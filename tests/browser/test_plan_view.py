@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from playwright.sync_api import Page, expect
@@ -14,6 +15,13 @@ TOO_LARGE = {
     "cluster": {"accelerator": "h100-sxm-80gb", "nodes": 1, "accelerators_per_node": 8},
     "training": {"seq_length": 4096, "global_batch_size": 64},
     "search": {"framework": "megatron", "limits": {"offload_optimizer": {"values": [False]}}},
+}
+# Megatron-Bridge has a recipe for it.
+OF_8B = {
+    "model": "llama-3.1-8b",
+    "cluster": {"accelerator": "h100-sxm-80gb", "nodes": 16, "accelerators_per_node": 8},
+    "training": {"seq_length": 8192, "global_batch_size": 512},
+    "search": {"framework": "megatron"},
 }
 
 
@@ -140,3 +148,22 @@ def test_rejected_plans_on_demand(page: Page) -> None:
     toggle.click()
     expect(toggle).to_have_attribute("aria-pressed", "true")
     expect(page.locator(".misses > *")).not_to_have_count(0)
+
+
+def test_what_others_do_stands_beside_the_best_plan(page: Page, shot: Callable[..., None]) -> None:
+    page.goto(link(request=OF_8B))
+    _settled(page)
+    recipe = page.locator(".published-recipe")
+    expect(recipe).to_contain_text("Megatron-Bridge")
+    expect(recipe.get_by_role("link").first).to_have_attribute(
+        "href", re.compile("^https://github.com/NVIDIA-NeMo/Megatron-Bridge")
+    )
+    recipe.get_by_text("What the best plan has instead").click()
+    expect(recipe.locator("tbody tr").first).to_be_visible()
+    # The record is told, but what the plan has otherwise than its run is not, beside the recipe.
+    record = page.locator(".record")
+    expect(record).to_contain_text("Record")
+    expect(record).not_to_contain_text("with")
+    shot(page, "published-recipe")
+    page.locator(".choices").get_by_role("button", name="Published recipe").click()
+    expect(page.get_by_role("heading", name="Picked plan")).to_be_visible()

@@ -71,6 +71,20 @@ def test_what_to_rent(page: Page, shot: Callable[..., None]) -> None:
     expect(page.locator(".request-summary")).to_contain_text(f"{count} × {kind}")
 
 
+def test_a_sizing_shows_its_rows_as_they_come(page: Page, shot: Callable[..., None]) -> None:
+    question = {
+        "model": "llama-3.1-8b",
+        "cluster": {"accelerator": "h100-sxm-80gb", "nodes": 1, "accelerators_per_node": 8},
+        "training": {"seq_length": 8192, "global_batch_size": 480, "tokens": 1e12},
+    }
+    page.goto(link(request=question, view="size", sizing={"deadline_days": 90}))
+    some = page.get_by_role("region", name="Clusters so far")
+    expect(some.locator("tbody tr").first).to_be_visible(timeout=20_000)
+    shot(page, "so-far")
+    expect(page.locator(".verdict")).to_contain_text("Rent", timeout=60_000)
+    expect(some).to_have_count(0)
+
+
 def test_without_a_price_there_is_no_cost(page: Page) -> None:
     page.goto(link(view="size", sizing={"accelerators": ["l40s", "gaudi3"], "sizes": [8, 16]}))
     sized(page)

@@ -8,6 +8,7 @@ import {
 } from "../state.js";
 import { PlanPicks } from "./picks.js";
 import { PlanEvidence } from "./evidence.js";
+import { PublishedRecipe } from "./recipe.js";
 import { Icon } from "../ui/icon.js";
 import { Progress } from "../ui/progress.js";
 
@@ -31,6 +32,7 @@ export function Answer({ onEdit }) {
           : busy.value && html`<div class="skeleton" aria-hidden="true"><i></i><i></i><i></i></div>`}
       </div>
       ${shown && html`<${PlanPicks} shown=${shown} />`}
+      ${shown && html`<${PublishedRecipe} />`}
       ${shown && html`<${PlanEvidence} shown=${shown} />`}
       ${shown && html`<${SiteLine} shown=${shown} />`}
       ${shown && html`<${Footing} shown=${shown} />`}

@@ -1,9 +1,10 @@
-/* Three plans to choose from, the best of each framework, and what the search held fixed. */
+/* Plans to choose from, the best of each framework, and what the search held fixed. */
 
 import { html } from "htm/preact";
 import { post } from "../api.js";
 import { flagsText } from "../flags_text.js";
 import { capitalized, percent, seconds, words } from "../format.js";
+import { behindBest } from "./recipe.js";
 import { answer, change, framework, fresh, pick, picked, planRequest, request } from "../state.js";
 import { CopyButton } from "../ui/copy.js";
 
@@ -18,7 +19,7 @@ function behind({ plan: { memory }, slower_by: slower }) {
 }
 
 export function PlanPicks({ shown }) {
-  const { best, picks = [], frameworks = [] } = answer.value ?? {};
+  const { best, picks = [], frameworks = [], recipe } = answer.value ?? {};
   if (!fresh.value || !best) return null;
   const rivals = frameworks.filter(({ plan }) => plan.id !== best.id);
   const same = frameworks.filter(({ plan }) => plan.id === best.id).map(({ framework }) => framework);
@@ -26,6 +27,7 @@ export function PlanPicks({ shown }) {
     <div class="choices">
       ${picks.length > 0 && html`<div class="segments" role="group" aria-label="Which plan">
         ${picks.map((one) => html`<${Pick} key=${one.name} one=${one} best=${best} shown=${shown} />`)}
+        ${recipe?.plan && html`<${Pick} one=${{ ...recipe, name: "published recipe", why: recipe.recipe.name }} best=${best} shown=${shown} />`}
       </div>`}
       ${framework.value && html`<${CopyFlags} recommended=${picks.find(({ name }) => name === "recommended")} />`}
       ${frameworks.length > 1 && html`<p class="muted">Runs in ${same.join(" and ")}.${rivals.length > 0 && " Best plan of the other frameworks: "}
@@ -67,5 +69,5 @@ function Pick({ one: { name, plan, slower_by: slower, why }, best, shown }) {
   const about = `${seconds(plan.iteration_time_s)}, ${free} of the memory free: ${why}`;
   return html`<button type="button" title=${about} aria-pressed=${String(shown.id === plan.id)}
     onClick=${() => pick(plan.id === best.id ? null : plan.plan)}>
-    ${capitalized(words(name))} <small>${slower > 0 ? `${percent(slower, 2)} slower, ` : ""}${free} free</small></button>`;
+    ${capitalized(words(name))} <small>${slower === 0 ? "" : `${behindBest(slower)}, `}${free} free</small></button>`;
 }

@@ -21,6 +21,7 @@ function pointsOf(found) {
   const add = (one, kind) => one && seen.set(canonical(one.plan), { report: one, kind });
   found.pareto.forEach((one) => add(one, "front"));
   add(found.baseline?.report, "hand-made plan");
+  add(found.recipe?.plan, "published recipe");
   add(found.best, "best");
   return [...seen.values()].map(({ report: one, kind }) => ({
     plan: one.plan, report: one, kind, peak_bytes: one.memory.peak_bytes, tokens_per_s: one.tokens_per_s,

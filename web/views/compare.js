@@ -23,6 +23,7 @@ function choices() {
     ...pinned,
     of("best", "Fastest", found?.best),
     of("baseline", "Hand-made plan", found?.baseline?.report),
+    of("recipe", "Published recipe", found?.recipe?.plan),
     ...(found?.plans ?? []).slice(1).map((one, i) => of(`next-${i}`, `Number ${i + 2}`, one)),
   ].filter(Boolean);
 }

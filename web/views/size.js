@@ -33,7 +33,8 @@ export default function Size() {
     const timer = setTimeout(() => sizes.ask(body), sizes.answer.peek() ? PAUSE_MS : 0);
     return () => { clearTimeout(timer); sizes.cancel(); };
   });
-  const found = sizes.answer.value;
+  const known = sizes.busy.value && sizes.progress.value?.best?.rows; // of the sizing under way
+  const found = known ? null : sizes.answer.value;
   return html`
     <div class="plan-view">
       <h1 class="for-readers">Size</h1>
@@ -51,9 +52,10 @@ export default function Size() {
           </div>
           ${sizes.failure.value && html`<${Refusal} problem=${sizes.failure.value} />`}
           <div role="status" aria-live="polite" class="answer-body ${sizes.busy.value ? "waiting" : ""}">
-            ${found ? html`<${Choices} found=${found} />` : html`<div class="skeleton" aria-hidden="true"><i></i><i></i><i></i></div>`}
+            ${found ? html`<${Choices} found=${found} />` : known ? html`<p class="lead">The clusters that are known so far; which to rent is said when all are.</p>` : html`<div class="skeleton" aria-hidden="true"><i></i><i></i><i></i></div>`}
           </div>
         </section>
+        ${known && html`<${SoFar} rows=${known} />`}
         ${found && html`
           <${DaysCostChart} found=${found} nameOf=${kind} onOpen=${openRow} />
           <${Rows} found=${found} />
@@ -243,6 +245,16 @@ const COLUMNS = [
 
 const FEW = 16; // up to this many clusters, all are shown at first
 const SHOWN = { front: "Front", kept: "Within limits", all: "All" };
+
+/* The rows of a sizing under way, which have no plans yet. */
+function SoFar({ rows }) {
+  const columns = COLUMNS.filter(({ key, saved }) => !saved && key !== "marks" && key !== "plan");
+  const listed = rows.map((row, at) => ({ ...row, at, class: row.exceeds.length || row.reason ? "dim" : "" }));
+  return html`
+    <section class="card" aria-label="Clusters so far">
+      <${DataTable} name="sizing" caption="Clusters so far" columns=${columns} rows=${listed} rowKey=${(row) => row.at} />
+    </section>`;
+}
 
 function Rows({ found }) {
   const [which, setWhich] = useState(found.rows.length <= FEW ? "all" : "front");

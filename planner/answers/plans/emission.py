@@ -11,7 +11,7 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import TrainingSpec
 from planner import frameworks
 from planner.answers.plans import plan_answers
-from planner.documents.answer import Pick
+from planner.documents.answer import Pick, PlanAnswer
 from planner.documents.formats import overflow
 from planner.documents.problems import RequestError, choice, problem, refuse
 from planner.documents.request import PlanRequest
@@ -21,7 +21,7 @@ from planner.frameworks.base import Bundle
 from planner.frameworks.devices import WRITTEN, other_stack, preferred
 
 # Plans of an answer that files are written for, as an option has their names.
-PICKS = ("recommended", "fastest", "most-headroom")
+PICKS = ("recommended", "fastest", "most-headroom", "published-recipe")
 
 
 class NothingFits(RequestError):
@@ -76,6 +76,8 @@ def _picked(request: PlanRequest, pick: str) -> tuple[PlanRequest, str, Parallel
         raise NothingFits("nothing fits; `planner plan` says why")
     if answer.launch is None:
         raise NothingFits("no framework here runs what was asked for")
+    if pick == PICKS[-1]:
+        return _published(request, answer)
     found = next((one for one in answer.picks if one.name.replace(" ", "-") == pick), None)
     training = TrainingSpec.model_validate(answer.request["training"])
     answered = request.model_copy(update={"training": training})
@@ -83,6 +85,22 @@ def _picked(request: PlanRequest, pick: str) -> tuple[PlanRequest, str, Parallel
     if found is None:  # the plan with most memory free was asked for
         return answered, name, answer.best.plan, []
     return answered, name, found.plan.plan, pick_words(found, answer.picks)
+
+
+def _published(
+    request: PlanRequest, answer: PlanAnswer
+) -> tuple[PlanRequest, str, ParallelPlan, list[str]]:
+    """What `_picked` says of the published recipe.  Raises NothingFits where there is none."""
+    found = answer.recipe
+    if found is None:
+        raise NothingFits(f"no recipe of {request.model.name} is known here")
+    recipe = found.recipe
+    if found.plan is None:
+        raise NothingFits(f"{recipe.name} does not run here: {found.problem}")
+    if recipe.framework is None:
+        raise NothingFits(f"{recipe.name} is for {recipe.by}, which is not written here")
+    said = f"The published recipe {recipe.name} of {recipe.by}: {recipe.url or recipe.source}"
+    return request, recipe.framework, found.plan.plan, [said]
 
 
 def pick_words(pick: Pick, picks: Sequence[Pick]) -> list[str]:

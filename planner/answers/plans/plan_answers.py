@@ -32,6 +32,7 @@ from planner.answers.plans.host_memory import offloading
 from planner.answers.plans.limit_conflicts import limit_conflicts
 from planner.answers.plans.other_degrees import rival
 from planner.answers.plans.picks import picks
+from planner.answers.plans.published_recipe import published_recipe
 from planner.answers.plans.rank_orders import rank_orders
 from planner.answers.plans.unsearched_fields import held_fixed
 from planner.constraints import RULES, Context, Rule, passing, violations
@@ -168,6 +169,7 @@ def _explained(
         space=space.axes(),
         counts=misses.with_least_memory(outcome.counts, model, request, missed),
         baseline=baseline(request, model, rules, best),
+        recipe=published_recipe(request, model, best),
         search_time_s=searched_s,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -16,7 +16,7 @@ from cost_models.critical_batch import tokens_over_fewest
 from cost_models.spec import ClusterSpec
 from planner.answers.sizing.answer import BatchSize, Row, SizingAnswer, Step
 from planner.answers.sizing.limits import best_of_kind, least_of, limited, offers, rivals
-from planner.answers.sizing.request import SizingRequest
+from planner.answers.sizing.request import SizingRequest, SizingSpec
 from planner.answers.sizing.rows import (
     CHECKPOINT_BYTES_PER_PARAMETER,
     cluster_of_kind,
@@ -99,10 +99,16 @@ def _rows(
     found = run(partial(rows_of, request), ([clusters[i] for i in own] for own in kinds.values()))
     by_place = dict[int, Row]()
     for places, rows in zip(kinds.values(), found, strict=True):
-        for place, row in zip(places, rows, strict=True):
-            by_place[place] = row
-            step(len(by_place), len(clusters))
+        by_place.update(zip(places, rows, strict=True))
+        step(len(by_place), len(clusters), partial(_so_far, by_place, request.sizing))
     return [by_place[place] for place in range(len(clusters))]
+
+
+def _so_far(by_place: Mapping[int, Row], sizing: SizingSpec) -> dict[str, Any]:
+    """The rows that are known, for whoever waits: without their plans, which are long."""
+    rows = (limited(by_place[place], sizing) for place in sorted(by_place))
+    left_out = {"plan", "error_band"}
+    return {"rows": [row.model_dump(mode="json", exclude=left_out) for row in rows]}
 
 
 def _front(rows: list[Row]) -> list[int]:

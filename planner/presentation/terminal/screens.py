@@ -34,7 +34,9 @@ from planner.documents.formats import (
 from planner.documents.plan_report import PlanReport
 from planner.documents.request import PlanRequest
 from planner.frameworks.supported import trainers_left_out
+from planner.presentation.terminal.evidence_rows import without_differences
 from planner.presentation.terminal.plan_rows import RequestSummary, report_rows, speed
+from planner.presentation.terminal.recipe_rows import recipe_rows
 from planner.presentation.terminal.refusal_rows import change_row, count_rows, nothing_fits_rows
 from planner.presentation.terminal.tables import ranking, with_chance
 from planner.presentation.terminal.text_wrap import Flow, notes, prose
@@ -60,9 +62,8 @@ def plan_screen(answer: PlanAnswer, summary: RequestSummary, console: Console) -
         rows += [prose(answer.no_launch, 2, 2), Text()]
     if answer.fallback is not None:
         rows += [prose(answer.fallback, 0, 2), Text()]
-    rows += report_rows(
-        answer.best, "Best plan", summary, console, answer.evidence, answer.selection
-    )
+    evidence = without_differences(answer.evidence) if answer.recipe else answer.evidence
+    rows += report_rows(answer.best, "Best plan", summary, console, evidence, answer.selection)
     if answer.baseline is not None:
         rows.append(_baseline(answer.baseline, answer.best))
     if answer.rival is not None:
@@ -70,6 +71,8 @@ def plan_screen(answer: PlanAnswer, summary: RequestSummary, console: Console) -
     if answer.replanned is not None:
         rows.append(_replanned(answer.replanned))
     rows += _picks(answer)
+    if answer.recipe is not None:
+        rows += recipe_rows(answer.recipe, answer.evidence)
     rows += _frameworks(answer, summary.request.search.objective)
     rows += _trainers_left_out(summary.request)
     rows += _rank_order(answer.rank_orders, answer.best.plan.rank_order)

@@ -195,3 +195,21 @@ def test_most_partitions_of_several_chunks_are_the_best_there_is() -> None:
         assert best is not None
         exact += max(rank_seconds(layers, stages, found)) <= best * (1 + ENOUGH)
     assert exact >= 0.9 * tried
+
+
+def test_what_is_asked_again_is_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal numbers are the same question; room that differs by a byte is another."""
+    seconds, nothing, bytes_of = np.arange(1.0, 9.0), np.zeros(8), np.full(8, 10.0)
+
+    def asked(room: float) -> tuple[int, ...] | None:
+        layers = LayerLoads(seconds.copy(), nothing, bytes_of.copy(), nothing, nothing, 0)
+        return partition_layers(
+            layers, Stages(np.arange(2), np.zeros(2), np.ones(2), np.array([room, 1e9]))
+        )
+
+    wide, narrow = asked(1e6), asked(41.0)
+    assert wide != narrow
+    monkeypatch.setattr(layer_partition, "_partitioned", None)
+    assert (asked(1e6), asked(41.0)) == (wide, narrow)
+    with pytest.raises(TypeError):
+        asked(42.0)

@@ -11,7 +11,7 @@ from cost_models.estimate import Estimates
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import TrainingSpec
 from planner.answers.plans.competition import prepared
-from planner.answers.plans.other_degrees import _claim, _moved, _sentence
+from planner.answers.plans.other_degrees import _claim, _sentence, moved
 from planner.answers.plans.plan_answers import find
 from planner.documents.answer import PlanAnswer
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
@@ -76,12 +76,12 @@ def test_no_rival_where_degrees_are_given_or_time_is_not_sought() -> None:
 
 def test_a_sentence_tells_a_gain() -> None:
     best = {"tp_comm": 1.0, "cp_comm": 0.6, "bubble": 1.0, "forward": 5.0}
-    assert _moved(best, best | {"tp_comm": 15.2, "cp_comm": 0.0}) == pytest.approx(
+    assert moved(best, best | {"tp_comm": 15.2, "cp_comm": 0.0}) == pytest.approx(
         {"tp_comm": 14.2, "cp_comm": -0.6}
     )
     # What costs more than the first saves is set off by the next.
     other = {"tp_comm": 4.0, "cp_comm": -3.4, "bubble": 3.5, "forward": 5.0}
-    assert set(_moved(best, other)) == {"tp_comm", "cp_comm", "bubble"}
+    assert set(moved(best, other)) == {"tp_comm", "cp_comm", "bubble"}
     claim = _claim(ParallelPlan(tp=4), ParallelPlan(tp=8), sure=True)
     assert _sentence(claim, 0.098, {"tp_comm": 14.2, "cp_comm": -0.628}) == (
         "TP 4 beats TP 8 by 9.8 %: saves 14.2 s of TP communication, costs 628 ms of CP "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -168,6 +170,24 @@ class TestRows:
     def test_processes_find_what_one_finds(self) -> None:
         few = asked(sizes=[8, 64])
         assert compute(parse_sizing(few), workers=2).rows == size(few).rows
+
+
+def test_the_command_uses_the_cores_it_may_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On one of many cores, another process would take longer to start than it saves."""
+    file, told = tmp_path / "sizing.json", list[int]()
+    file.write_text(json.dumps(asked(sizes=[8])))
+
+    def noted(request: Any, workers: int) -> SizingAnswer:
+        told.append(workers)
+        return compute(request)
+
+    monkeypatch.setattr("planner.answers.sizing.compute.size", noted)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert run(["size", str(file), "--json"]) == 0
+    assert told == [1]
 
 
 class TestAssumptions:

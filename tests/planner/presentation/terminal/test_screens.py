@@ -12,7 +12,15 @@ import pytest
 from rich.console import Console, RenderableType
 
 from cost_models.cost_parts import MEMORY_PARTS, TIME_PARTS
-from planner.documents.answer import REASONS, Baseline, Launch, LimitConflict, Pick
+from planner.documents.answer import (
+    REASONS,
+    Baseline,
+    Launch,
+    LimitConflict,
+    Pick,
+    PublishedRecipe,
+    RecipeChange,
+)
 from planner.documents.formats import (
     days,
     dollars,
@@ -24,7 +32,9 @@ from planner.documents.formats import (
     size,
 )
 from planner.documents.plan_report import Pipeline
+from planner.documents.recipes import Recipe
 from planner.documents.request import Bounds, SearchSpec
+from planner.documents.scored_runs import Record, scored_runs
 from planner.presentation.terminal import bars, screens, tables
 from planner.presentation.terminal.plan_rows import RequestSummary
 from planner.presentation.terminal.text_wrap import prose
@@ -309,6 +319,59 @@ def test_the_picks_and_the_best_of_each_framework_stand_below() -> None:
     text = drawn(lambda console: screens.plan_screen(answer, lean, console), 100)
     free = share(1 - best.memory.peak_bytes / best.memory.capacity_bytes)
     assert f"Frameworks: megatron {free} free · torchtitan {free} free" in text
+
+
+RECIPE = Recipe(
+    name="a_recipe", by="Megatron-Bridge", framework="megatron-bridge", release="26.08", year=2026,
+    source="NVIDIA-NeMo/Megatron-Bridge docs", url="https://github.com/NVIDIA-NeMo/Megatron-Bridge",
+    model="Llama-3-70B", shape="", parameters=70, adapters=False, accelerator="h100-sxm-80gb",
+    accelerators=64, precision="bf16", seq_length=8192, global_batch_size=128, plan={"tp": 4},
+    model_flop_per_s=4e14,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_what_others_do_is_told_field_by_field(width: int) -> None:
+    """Beside it, the record is told without what the plan has otherwise than its run."""
+    other, best = answers.report(schedule="interleaved-1f1b"), answers.report()
+    changes = (
+        RecipeChange(field="vpp", theirs="5", ours="7", saves=0.012),
+        RecipeChange(field="micro_batch_size", theirs="1", ours="2", saves=-0.03),
+        RecipeChange(field="pp", theirs="4", ours="8", saves=None),
+        RecipeChange(field="offload_activations", theirs="true", ours="false", saves=0.0),
+    )
+    recipe = PublishedRecipe(
+        recipe=RECIPE, same_model=True, forced=("dp 16 -> 4",), plan=other, slower_by=0.0312,
+        changes=changes, saved_s={"forward": 0.4, "bubble": -0.1},
+    )  # fmt: skip
+    answer = answers.plan_answer().model_copy(update={"best": best, "recipe": recipe})
+    text = drawn(lambda console: screens.plan_screen(answer, ASKED, console), width)
+    told = " ".join(text.split())
+    assert f"Published recipe, {seconds(other.iteration_time_s)}, 3.12 % slower, " in told
+    assert "Megatron-Bridge 26.08 for Llama-3-70B on 64 H100 SXM5 80GB, a_recipe" in told
+    assert "(github.com/NVIDIA-NeMo/Megatron-Bridge) reached 400 TFLOP/s each; here dp 16" in told
+    changed = "vpp 5 -> 7 (-1.2 % alone), mbs 1 -> 2 (+3.0 %), pp 4 -> 8"
+    saved = "saves 400 ms of forward, costs 100 ms of bubble"
+    assert f"best plan instead: {changed}; {saved}" in told
+
+    fails = PublishedRecipe(recipe=RECIPE, same_model=False, problem="stage 0 needs 90.0 GiB")
+    answer = answer.model_copy(update={"recipe": fails})
+    told = " ".join(drawn(lambda c: screens.plan_screen(answer, ASKED, c), width).split())
+    assert "Published recipe, does not run here: stage 0 needs 90.0 GiB" in told
+    assert "for the nearest model, Llama-3-70B" in told
+
+    run = scored_runs()[0]
+    record = Record(run=run, same_model=True, differs=("tp 8 -> 4",))
+    evidence = answers.evidence().model_copy(update={"record": record})
+    answer = answer.model_copy(update={"evidence": evidence})
+    beside = drawn(lambda console: screens.plan_screen(answer, ASKED, console), width)
+    alone = answer.model_copy(update={"recipe": None})
+    assert "TFLOP/s each:" in beside
+    assert "tp 8 -> 4" not in beside
+    small = record.model_copy(update={"run": run.model_copy(update={"model_flop_per_s": 1.0})})
+    evidence = evidence.model_copy(update={"record": small})
+    alone = alone.model_copy(update={"evidence": evidence})
+    assert "tp 8 -> 4" in drawn(lambda c: screens.plan_screen(alone, ASKED, c), width)
 
 
 @pytest.mark.parametrize("width", [60, 100])
