@@ -92,9 +92,9 @@ class Estimates:
         parts = np.array([seconds(b) for b in (*times.layers, times.embedding, times.head)])
         whole = np.array([*map(at, times.whole_s), first, last * (1 + self.model.mtp_num_layers)])
         recompute_s = np.array([at(seconds) for seconds in times.again_s])
-        held = np.vstack([virtual.layers, virtual.first, virtual.last])
-        ahead, gradient = parts.T @ held
-        total = whole @ held + recompute_s @ virtual.recomputed
+        counts = np.vstack([virtual.layers, virtual.first, virtual.last])
+        ahead, gradient = parts.T @ counts
+        total = whole @ counts + recompute_s @ virtual.recomputed
 
         # The chunks of a rank are its virtual stages in forward order.
         spots = np.argsort(virtual.owner, kind="stable")

@@ -182,18 +182,18 @@ class Head(End):
         """
         width = d.activation_bytes
         vocab = padded_vocab_size(float(model.vocab_size), d.tp, self.divisible_by) / d.tp
-        beside = width + FP32_BYTES * (1.0 - d.autocast)
+        added = width + FP32_BYTES * (1.0 - d.autocast)
         return (
             d.chunked_loss
             * d.differentiated_loss
-            * ((d.residual_bytes + beside) * vocab * model.hidden_size)
+            * ((d.residual_bytes + added) * vocab * model.hidden_size)
         )
 
     def cast_weights(self, model: ModelSpec, d: Dims) -> SavedTensor:
         """What autocast makes of fp32 weights, which the gradient of the head's input reads."""
         vocab = padded_vocab_size(float(model.vocab_size), d.tp, self.divisible_by) / d.tp
-        whole = d.autocast * (1.0 - d.chunked_loss)
-        return SavedTensor("head cast", vocab * model.hidden_size, d.activation_bytes, (), whole)
+        active = d.autocast * (1.0 - d.chunked_loss)
+        return SavedTensor("head cast", vocab * model.hidden_size, d.activation_bytes, (), active)
 
     def spared_bytes(self, model: ModelSpec, d: Dims) -> Array:
         """What is not alive around the loss where the head is frozen and runs chunk by chunk.

@@ -174,19 +174,19 @@ class _Read(dict[str, Any]):
 def checked_entry(item: dict[str, Any]) -> AcceleratorEntry:
     """The entry of an object.  Raises ValueError, which names the entry and the key."""
     read = _Read(item)
-    place = f"accelerators.json: {item.get('id', 'an entry without id')}"
+    location = f"accelerators.json: {item.get('id', 'an entry without id')}"
     try:
         entry = _accelerator_of(read)
     except KeyError as error:
         unknown = difflib.get_close_matches(error.args[0], read.all_unread(), n=1)
         hint = f"; {unknown[0]} is no key" if unknown else ""
-        raise ValueError(f"{place}: lacks {error.args[0]}{hint}") from None
+        raise ValueError(f"{location}: lacks {error.args[0]}{hint}") from None
     except ValidationError as error:
         (first, *_) = error.errors(include_url=False)
         key = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{place}: {key}: {first['msg']}, got {first['input']}") from None
+        raise ValueError(f"{location}: {key}: {first['msg']}, got {first['input']}") from None
     if unread := read.all_unread():
-        raise ValueError(f"{place}: {', '.join(sorted(unread))} is no key")
+        raise ValueError(f"{location}: {', '.join(sorted(unread))} is no key")
     return entry
 
 

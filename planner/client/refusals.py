@@ -27,11 +27,11 @@ def unreadable(url: str, error: Exception, version: Version) -> ServiceError:
     """An answer that this planner cannot read."""
     if (other := _other_version(url, version)) is not None:
         return other
-    place = ""
+    location = ""
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False)[0]
-        place = f" ({'/'.join(map(str, first['loc']))}: {first['msg']})"
-    return ServiceError(f"the response of {url} is not from planner {__version__}{place}")
+        location = f" ({'/'.join(map(str, first['loc']))}: {first['msg']})"
+    return ServiceError(f"the response of {url} is not from planner {__version__}{location}")
 
 
 def refusal(

@@ -165,8 +165,8 @@ def _write(
             Path(path).write_text(content.replace(texts[name], better.files[name]), "utf-8")
             print(f"changed: {path}", file=sys.stderr)
     for stay in better.stays:
-        place = f"{stay.file}:{stay.line}" if stay.line else stay.file
-        print(f"left: {stay.code} {place} {stay.option}: {stay.text}", file=sys.stderr)
+        location = f"{stay.file}:{stay.line}" if stay.line else stay.file
+        print(f"left: {stay.code} {location} {stay.option}: {stay.text}", file=sys.stderr)
 
 
 def read(

@@ -199,9 +199,9 @@ def _parse_yaml(text: str, repeated: list[str] | None = None) -> Any:
         return _Builder(yaml.parse(text, Loader=loader), repeated).document()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        position = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
         problem = getattr(error, "problem", None) or "not YAML or JSON"
-        raise refuse("", "malformed", f"cannot be read: {problem}{place}") from None
+        raise refuse("", "malformed", f"cannot be read: {problem}{position}") from None
 
 
 class _Builder:

@@ -116,9 +116,9 @@ def gradient_dtypes(
     if software.half_gradients and precision == "fp16":
         return {"gradient_dtype": "fp16", "gradient_reduce_dtype": "fp16"}
     # litgpt's word for a model that is bf16 throughout, and that of others for what AdamW gets.
-    said = run.notes.lower()
-    pure = re.search(r"bf16-true|\bweights bf16\b|\bbf16 weights\b", said)
-    if precision == "bf16" and pure and not (adapts and "adapters fp32" in said):
+    text = run.notes.lower()
+    pure = re.search(r"bf16-true|\bweights bf16\b|\bbf16 weights\b", text)
+    if precision == "bf16" and pure and not (adapts and "adapters fp32" in text):
         return dict(_TABLE["shared"]["pure bf16"])
     if "bf16 pure" in run.notes.lower() or "pure mode" in run.notes.lower():
         return {"gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16"}

@@ -34,5 +34,5 @@ def text_of(run: RunLog) -> str:
 
 
 def _fact(fact: Fact) -> str:
-    place = f"{one_line(fact.file)}:{fact.line}" if fact.line else "follows"
-    return f"read         {fact.field} {one_line(str(fact.value))} ({place})"
+    source = f"{one_line(fact.file)}:{fact.line}" if fact.line else "follows"
+    return f"read         {fact.field} {one_line(str(fact.value))} ({source})"

@@ -231,8 +231,8 @@ def _check_settings(log: RunLog, settings: Mapping[str, Any], files: Collection[
     for fact in _printed_facts(log, files):
         if fact.field not in settings or settings[fact.field] == fact.value:
             continue
-        value, place = settings[fact.field], f"{log.name} line {fact.line}"
-        detail = f"{fact.field} is set to {shown(value)}, but {place} says {shown(fact.value)}"
+        value, source = settings[fact.field], f"{log.name} line {fact.line}"
+        detail = f"{fact.field} is set to {shown(value)}, but {source} says {shown(fact.value)}"
         raise refuse("/set", "contradicts_log", detail, value, allowed=(str(fact.value),))
 
 

@@ -103,8 +103,8 @@ def _findings(severity: Severity, findings: list[Finding]) -> list[RenderableTyp
 
 
 def _finding(finding: Finding, style: str) -> RenderableType:
-    place = f"{finding.file}:{finding.line}" if finding.line else finding.file
-    parts = [part for part in (place, finding.option) if part]
+    location = f"{finding.file}:{finding.line}" if finding.line else finding.file
+    parts = [part for part in (location, finding.option) if part]
     head = Flow([Text(f"  {finding.code}", style), *parts], "  ", indent=4)
     return Group(head, prose(finding.text, indent=4))
 

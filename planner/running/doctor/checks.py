@@ -185,24 +185,24 @@ def _database(url: str | None) -> Found:
     from planner.running.store.database import FILE, QUEUE_FILE, Lost, damage, is_new
 
     file = data_folder(FILE)
-    place = f"SQLite at {file}" if url is None else "as PLANNER_DATABASE_URL says"
+    address = f"SQLite at {file}" if url is None else "as PLANNER_DATABASE_URL says"
     if url is None and not (file.exists() or data_folder(QUEUE_FILE).exists()):
-        return "ok", f"{place}, made at the first start of the service", None
+        return "ok", f"{address}, made at the first start of the service", None
     try:
         if url is not None and is_new(url):
-            return "ok", f"{place}, empty: the first start of the service makes its tables", None
+            return "ok", f"{address}, empty: the first start of the service makes its tables", None
         Store.open(url).close()
         if url is None and (fault := damage(file)):
             raise Unavailable(fault)
     except Lost as error:
-        return "fail", f"{place}: {error.detail}", error.advice
+        return "fail", f"{address}: {error.detail}", error.advice
     except Unavailable as error:
         advice = (
             f"move {file} away, and a new one is made" if url is None
             else "is it running, and are name, password and network as in PLANNER_DATABASE_URL?"
         )  # fmt: skip
-        return "fail", f"{place}: {error}", advice
-    return "ok", f"{place}, reachable and up to date", None
+        return "fail", f"{address}: {error}", advice
+    return "ok", f"{address}, reachable and up to date", None
 
 
 def _job_database(url: str | None) -> Found:

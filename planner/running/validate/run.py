@@ -220,8 +220,8 @@ def own_folder(output: Path | None) -> Iterator[Path]:
         if any(output.iterdir()):
             raise refuse("", "file_exists", f"{output} is not empty")
     except OSError as error:
-        place = output or tempfile.gettempdir()
-        raise refuse("", "cannot_write", f"cannot write {place}: {error.strerror}") from None
+        folder = output or tempfile.gettempdir()
+        raise refuse("", "cannot_write", f"cannot write {folder}: {error.strerror}") from None
     try:
         with disk_full_as_run_failure(output):
             yield output.resolve()
