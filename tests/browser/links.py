@@ -14,6 +14,13 @@ SMALL: dict[str, Any] = {
     "training": {"seq_length": 1024, "global_batch_size": 64, "tokens": 1e10},
     "search": {"framework": "megatron"},
 }
+# Megatron-Bridge has a recipe for it.
+OF_8B: dict[str, Any] = {
+    "model": "llama-3.1-8b",
+    "cluster": {"accelerator": "h100-sxm-80gb", "nodes": 16, "accelerators_per_node": 8},
+    "training": {"seq_length": 8192, "global_batch_size": 512},
+    "search": {"framework": "megatron"},
+}
 SIZING = {"accelerators": ["h100-sxm-80gb", "mi300x"], "sizes": [8, 16], "deadline_days": 60}
 
 

@@ -9,13 +9,14 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from tests.browser.links import SIZING, link
+from tests.browser.links import OF_8B, SIZING, link
 
 SERIOUS = ("serious", "critical")
 
 # What to open, and what is there once it has answered.
 PLACES: dict[str, tuple[dict[str, Any], str]] = {
     "plan": ({}, ".figures"),
+    "recipe": ({"request": OF_8B}, ".published-recipe"),
     "size": ({"view": "size", "sizing": SIZING}, ".choices"),
     "fit": ({"view": "fit"}, ".fit-table"),
     "rl": ({"view": "rl"}, ".phases"),

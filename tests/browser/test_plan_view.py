@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from playwright.sync_api import Page, expect
 
-from tests.browser.links import SMALL, link, unpacked
+from tests.browser.links import OF_8B, SMALL, link, unpacked
 
 # More than one node of these accelerators is needed, and so the page proposes what fits.
 TOO_LARGE = {
@@ -15,13 +15,6 @@ TOO_LARGE = {
     "cluster": {"accelerator": "h100-sxm-80gb", "nodes": 1, "accelerators_per_node": 8},
     "training": {"seq_length": 4096, "global_batch_size": 64},
     "search": {"framework": "megatron", "limits": {"offload_optimizer": {"values": [False]}}},
-}
-# Megatron-Bridge has a recipe for it.
-OF_8B = {
-    "model": "llama-3.1-8b",
-    "cluster": {"accelerator": "h100-sxm-80gb", "nodes": 16, "accelerators_per_node": 8},
-    "training": {"seq_length": 8192, "global_batch_size": 512},
-    "search": {"framework": "megatron"},
 }
 
 

@@ -21,9 +21,9 @@ export function PublishedRecipe() {
   const measured = recipe.name !== answer.value.evidence?.record?.run.id && recipe.model_flop_per_s;
   return html`
     <div class="published-recipe">
-      <p>Others: <${Source} recipe=${recipe} /> for ${!found.same_model && "the nearest model, "}${recipe.model} on ${count(recipe.accelerators)} × ${nameOf("accelerator", recipe.accelerator)}${measured && `, which reached ${teraflops(measured)} each`}.
+      <p>What others do: <${Source} recipe=${recipe} /> for ${!found.same_model && "the nearest model, "}${recipe.model} on ${count(recipe.accelerators)} × ${nameOf("accelerator", recipe.accelerator)}${measured && `, which reached ${teraflops(measured)} each`}.
         ${plan
-          ? html` <button type="button" class="link" onClick=${() => pick(plan.plan)}>${planLine(plan.plan)}</button> takes ${seconds(plan.iteration_time_s)} here${forced.length > 0 && ` (${forced.join(", ")})`}, ${behindBest(slower)}${Math.abs(slower) >= WORTH ? " than the best" : " as the best"}.`
+          ? html` <button type="button" class="link" onClick=${() => pick(plan.plan)}>${planLine(plan.plan)}</button> takes ${seconds(plan.iteration_time_s)} here${forced.length > 0 && ` (${forced.join(", ").replaceAll("->", "→")})`}, ${behindBest(slower)}${Math.abs(slower) >= WORTH ? " than the best" : " as the best"}.`
           : ` It does not run here: ${problem}.`}</p>
       ${changes.length > 0 && html`<details><summary>What the best plan has instead</summary>
         ${moved && html`<p>In all it ${moved}.</p>`}
