@@ -107,8 +107,7 @@ class StageMemory:
     @cached_property
     def total_bytes(self) -> FloatArray:
         """Of each stage."""
-        total: FloatArray = np.asarray(sum_of(self.parts.values()))
-        return total
+        return np.asarray(sum_of(self.parts.values()))
 
     @cached_property
     def spare_bytes(self) -> FloatArray:
@@ -141,8 +140,7 @@ class StageMemory:
         if quantity == "driver":
             return self.peak_bytes
         totals = self.allocated_bytes if quantity == "allocated" else self.reserved_bytes
-        peak: FloatArray = totals.max(axis=0)
-        return peak
+        return np.asarray(totals.max(axis=0))
 
     def _filled(self, values: Iterable[tuple[_Place, Array]]) -> FloatArray:
         rows = np.zeros(self._shape)
@@ -304,8 +302,7 @@ class _Slot:
     def place(self) -> _Place:
         """The first stage of each plan that is composed so."""
         stage = self._g.stages.spread(self._g.table.stage[self._slot])
-        place = _Place.of(self._g, self._slot, self._slot, _ALL, stage)
-        return replace(place, plans=self._rows)
+        return replace(_Place.of(self._g, self._slot, self._slot, _ALL, stage), plans=self._rows)
 
     def parts(self, place: _Place) -> tuple[dict[str, Array], Array]:
         """MEMORY_PARTS of some plans' stages, and what of them is returned where room is short."""
