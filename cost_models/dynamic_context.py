@@ -36,8 +36,7 @@ BEHIND = 1.9
 @formula("1", "megatron-core")
 def ranks_of(lengths: Array, seq_length: float, cp: Array) -> Array:
     """Ranks of a sample: the smallest power of two that holds it, cp for the longest."""
-    ranks: Array = np.exp2(maximum(np.ceil(np.log2(lengths * cp / seq_length)), 0.0))
-    return ranks
+    return np.exp2(np.maximum(np.ceil(np.log2(lengths * cp / seq_length)), 0.0))
 
 
 def is_dynamic(training: TrainingSpec, plans: Plans) -> NDArray[np.bool_]:

@@ -139,8 +139,7 @@ class StageMemory:
         if quantity == "driver":
             return self.peak_bytes
         totals = self.allocated_bytes if quantity == "allocated" else self.reserved_bytes
-        peak: FloatArray = totals.max(axis=0)
-        return peak
+        return np.asarray(totals.max(axis=0))
 
     def _filled(self, values: Iterable[tuple[_StageSet, Array]]) -> FloatArray:
         rows = np.zeros(self._shape)
@@ -301,8 +300,7 @@ class _Slot:
     def first_stages(self) -> _StageSet:
         """The first stage of each plan that is composed so."""
         stage = self._g.stages.spread(self._g.table.stage[self._slot])
-        stages = _StageSet.of(self._g, self._slot, self._slot, _ALL, stage)
-        return replace(stages, plans=self._rows)
+        return replace(_StageSet.of(self._g, self._slot, self._slot, _ALL, stage), plans=self._rows)
 
     def parts(self, stages: _StageSet) -> tuple[dict[str, Array], Array]:
         """MEMORY_PARTS of some plans' stages, and what of them is returned where room is short."""
