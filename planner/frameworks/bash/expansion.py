@@ -37,6 +37,19 @@ _AMBIENT = frozenset(
         "SLURM_NODELIST SLURM_PROCID SLURM_SUBMIT_DIR TMPDIR UID USER 0 $ ! ? -",
     )
 )
+# Which process or node this is; a launch is read as the first one runs it.
+_RANKS = re.compile(r"\$\{?(?:(?:\w+_)?RANK|SLURM_(?:PROC|NODE|LOCAL)ID|NODE_ID)\}?")
+_LONGEST_SOURCE = 80
+_CLOSED_BY = {"$((": "))", "$(": ")", "${": "}", "`": "`"}
+
+
+def _short(source: str) -> str:
+    """The source of a value, cut so that a script that holds it can be parsed."""
+    if len(source) <= _LONGEST_SOURCE:
+        return source
+    begin = next((one for one in _CLOSED_BY if source.startswith(one)), "")
+    inner = re.sub(r"[^\w ./-]", "", source[len(begin) : _LONGEST_SOURCE // 2])
+    return f"{begin}{inner}...{_CLOSED_BY.get(begin, '')}"
 
 
 class _Fields:
@@ -124,7 +137,7 @@ class Expansion(ABC):
         self.marks: list[tuple[str, bool]] = []
         self.marked: dict[tuple[str, bool], str] = {}
         self.defaults: dict[str, None] = {}
-        self.current = ""
+        self.current = self.main = ""
         self.line = 0
         self.depth = self.commands = self.expanded = 0
 
@@ -173,7 +186,7 @@ class Expansion(ABC):
 
     def unknown(self, source: str, unset: bool = False) -> str:
         """The placeholder character of an unknown value or of an unset variable."""
-        key = (source[:80], unset)
+        key = (_short(source), unset)
         if key not in self.marked:
             if len(self.marks) >= MAX_MARKS:
                 raise self.error("too many values are unknown")
@@ -192,6 +205,10 @@ class Expansion(ABC):
         )
         return None if MARK.search(text) else text
 
+    def tested(self, text: str) -> str | None:
+        """The text as a test sees it on the first node, in its first process."""
+        return "0" if _RANKS.fullmatch(self.shown(text)) else self.known(text)
+
     def unset_in(self, text: str) -> list[str]:
         """The unset variables in a text, as they are written."""
         found = (self.marks[ord(mark) - _FIRST_MARK] for mark in MARK.findall(text))
@@ -209,6 +226,8 @@ class Expansion(ABC):
             return None if given is None else ((given, 0),)
         if name == "#":
             return ((str(len(self.positional)), line),)
+        if name in ("0", "BASH_SOURCE") and self.current:
+            return ((f"./{self.main if name == '0' else self.current}", line),)
         if name in self.variables:
             value = self.variables[name]
             if isinstance(value, list):
@@ -256,6 +275,8 @@ class Expansion(ABC):
             return self.lookup(part.name, part.line, part.source)
         found = self.variables.get(part.name)
         place = self.number(part.index)
+        if part.name == "BASH_SOURCE" and place == 0:
+            return self.lookup(part.name, part.line, part.source)
         if place is None or part.name in _AMBIENT:
             return ((self.unknown(part.source), part.line),)
         if isinstance(found, list):

@@ -69,6 +69,9 @@ class Substitutions(Expansion, ABC):
         self.charge(len(self.variables))
         kept = dict(self.variables)
         with self.deeper():
+            folder = self.entered(body)
+            if folder is not None:
+                return folder
             for chain in body:
                 text = self.one_printed(chain)
                 if text is None or sum(map(len, texts)) > MAX_PRINTED:
@@ -77,6 +80,22 @@ class Substitutions(Expansion, ABC):
                 texts.append(text)
         self.variables = kept
         return "".join(texts).rstrip("\n")
+
+    def entered(self, body: tree.Statements) -> str | None:
+        """The folder that `cd FOLDER && pwd` prints, as it is written; None for anything else."""
+        steps = [
+            command
+            for chain in body
+            for pipeline in (chain.first, *(one for _, one in chain.rest))
+            for command in pipeline.commands
+        ]
+        if len(steps) != 2 or not all(isinstance(one, tree.Simple) for one in steps):
+            return None
+        texts = [self.known_words(one) for one in steps if isinstance(one, tree.Simple)]
+        (verb, *words), shown = texts[0] or [""], texts[1]
+        folder = [one for one in words if not one.startswith("-")]
+        found = verb == "cd" and len(folder) == 1 and shown[:1] == ["pwd"]
+        return (folder[0].rstrip("/") or "/") if found else None
 
     def one_printed(self, chain: tree.Chain) -> str | None:
         """What one command prints, or an assignment, which prints nothing; None for any other."""
@@ -148,7 +167,18 @@ def _filled(place: re.Match[str], given: object) -> str:
     return text if place[2] is None else text[: int(place[2])]
 
 
+def _operands(words: Sequence[str]) -> Sequence[str]:
+    return [one for one in words if not one.startswith("-")]
+
+
+def _itself(words: Sequence[str]) -> str | None:
+    """A path as it is written: where links lead changes no launch."""
+    paths = _operands(words)
+    return paths[0] + "\n" if len(paths) == 1 else None
+
+
 def _basename(words: Sequence[str]) -> str | None:
+    words = _operands(words)
     if not 1 <= len(words) <= 2 or not words[0].strip("/"):
         return None
     name = words[0].rstrip("/").rsplit("/", 1)[-1]
@@ -157,6 +187,7 @@ def _basename(words: Sequence[str]) -> str | None:
 
 
 def _dirname(words: Sequence[str]) -> str | None:
+    words = _operands(words)
     if len(words) != 1 or not words[0].strip("/"):
         return None
     folder, slash, _ = words[0].rstrip("/").rpartition("/")
@@ -178,6 +209,8 @@ _PRINTERS: dict[str, Callable[[Sequence[str]], str | None]] = {
     "printf": formatted,
     "basename": _basename,
     "dirname": _dirname,
+    "readlink": _itself,
+    "realpath": _itself,
     "which": _which,
     "command": _command,
 }

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from pathlib import PurePosixPath
 from typing import Any
 
 from cost_models import package_files
@@ -28,6 +29,9 @@ from planner.frameworks.read_results import StatedValue, Unreadable
 TITLE = "NeMo 2"
 TASKS = ("pretrain", "finetune")
 FUNCTIONS = ("pretrain_recipe", "finetune_recipe")
+# Functions of nemo.collections.llm.api that train what they are handed.
+_API = ("train", "pretrain", "finetune")
+_STRATEGY = "MegatronStrategy"
 CHOICES = ("performance_mode", "peft_scheme")
 OVERLAP = "MegatronCommOverlapCallback"
 _FACTORY = re.compile(r"([\w.-]+?)(?:_recipe)?(?:\((.*)\))?", re.DOTALL)
@@ -73,7 +77,8 @@ def _file(files: Mapping[str, str]) -> str | None:
     named = (
         name
         for name, text in files.items()
-        if name.endswith(".py") and "nemo" in text and any(f"{one}(" in text for one in FUNCTIONS)
+        if name.endswith(".py") and "nemo" in text
+        if any(f"{one}(" in text for one in FUNCTIONS) or _STRATEGY in text
         if re.search(r"^\s*(from|import) nemo[.\s]", text, re.MULTILINE)
     )
     return next(named, None)
@@ -260,7 +265,9 @@ class _Followed(Program):
 
     def statement(self, node: ast.stmt, scope: dict[str, Any]) -> None:
         match node:
-            case ast.Expr(value=ast.Call(func=ast.Name(id=name))) if name in self.functions:
+            case ast.Expr(value=ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name))) if (
+                name in self.functions or name in _API
+            ):
                 self.value(node.value, scope)
             case ast.If(test=test, body=body) if "__name__" in ast.unparse(test):
                 self.body(body, scope)
@@ -293,9 +300,12 @@ def _of_python(files: Mapping[str, str], file: str) -> Taken:
     made: list[Call] = []
 
     def library(call: Call) -> Any:
-        if call.short not in FUNCTIONS:
+        if call.short in FUNCTIONS:
+            one = Call("recipe", call.line, kwargs={})
+        elif _is_whole(call):
+            one = Call("recipe", call.line, kwargs=dict(call.kwargs), lines=dict(call.lines))
+        else:
             return call
-        one = Call("recipe", call.line, kwargs={})
         one.args = (call,)
         made.append(one)
         return one
@@ -311,6 +321,9 @@ def _of_python(files: Mapping[str, str], file: str) -> Taken:
         required = len(function.args.args) - len(function.args.defaults)
         if not made and not required:
             program.call(name)
+    if not made:  # functions with arguments, which are in no file
+        for function in program.functions.values():
+            program.invoke(function, [], {})
     if not made:
         text = f"no recipe of {TITLE} can be followed in it"
         raise Unreadable(f"{text}: write its function's arguments out", file)
@@ -319,10 +332,37 @@ def _of_python(files: Mapping[str, str], file: str) -> Taken:
     program_word = Argument(file, file, call.line)
     found = training_calls.TrainingCall(ProgramCall(program_word), file, files)
     *_, module, function_name = call.name.split(".")
-    taken = _with_arguments(module, function_name, call.kwargs, found, file, call.line)
+    if call.short in FUNCTIONS:
+        taken = _with_arguments(module, function_name, call.kwargs, found, file, call.line)
+    else:
+        taken = _whole(call, found, file)
     for key, value, line in _leaves(recipe, ""):
         _replace(taken, key, value, file, line)
     return taken
+
+
+def _is_whole(call: Call) -> bool:
+    """Whether a call trains what it is handed, without a recipe: llm.train(model, data, ...)."""
+    name = _class(call) if call.args and call.short != _class(call) else call.name
+    own = name.rsplit(".", 1)[-1] in _API and (call.name != name or "llm" in name.split("."))
+    return own and isinstance(call.kwargs.get("trainer"), Call)
+
+
+# What a trainer has where the script does not say it (lightning/pytorch/strategies).
+_USUAL = {"nodes": 1, "accelerators_per_node": 1, "optimizer.optimizer": "adam",
+          "optimizer.use_distributed_optimizer": True, "train.micro_batch_size": 4,
+          "train.global_batch_size": 8, "mixed_precision": "MixedPrecisionConfig",
+          "model.seq_length": 2048}  # fmt: skip
+
+
+def _whole(call: Call, found: training_calls.TrainingCall, file: str) -> Taken:
+    """What a script hands to llm.train, on the usual values of the classes that it makes."""
+    name = f"{PurePosixPath(file).stem}.{_class(call).rsplit('.', 1)[-1]}"
+    recipe = Recipe(f"{name}(pretrain_)", file, 0, {})
+    usual = DEFAULTS | _USUAL
+    values = {key: StatedValue(one, file, call.line) for key, one in usual.items()}
+    notes = [f"what {file} leaves out is as in {TITLE}"]
+    return Taken(recipe, values, found, notes)
 
 
 def _leaves(call: Call, path: str) -> Iterator[tuple[str, Any, int]]:
@@ -349,6 +389,15 @@ def _replace(made: Taken, key: str, value: Any, file: str, line: int) -> None:
         inner = value.kwargs.get("config") or (value.args[1:] or value.args[:1] or (None,))[0]
         if isinstance(inner, Call):
             _replace(made, "model.config", inner, file, line)
+    elif key in ("trainer", "optim"):
+        for name, one in value.kwargs.items():
+            path = f"{key}.{name}"
+            if name == "callbacks" and isinstance(one, list):
+                for added in (one for one in one if isinstance(one, Call)):
+                    if _class(added) == OVERLAP:
+                        _replace(made, f"trainer.callbacks.{OVERLAP}", added, file, added.line)
+            else:
+                _replace(made, path, one, file, value.lines.get(name, line))
     elif key == "data" or f"{key}." in GROUPS:
         _replace_part(made, key, value, file, line)
 

@@ -12,7 +12,7 @@ from planner.frameworks.read_results import Unreadable
 
 _PARSERS = re.compile(r"(.*\.)?(ArgumentParser|HfArgumentParser|TrlParser|H4ArgumentParser)")
 _PARSES = ("parse_args", "parse_known_args", "parse_args_into_dataclasses", "parse_args_and_config",
-           "parse")  # fmt: skip
+           "parse", "parse_dict", "parse_yaml_file", "parse_json_file")  # fmt: skip
 _NAME = re.compile(r"--?[A-Za-z][\w-]*")
 
 
@@ -62,6 +62,8 @@ class Options:
             return (found, []) if call.name == "parse_known_args" else found
         many = kinds if isinstance(kinds, list | tuple) else (kinds,)
         given = {**self.config(), **self.plain}
+        if call.name not in _PARSES[:5]:
+            given = self.document(next(iter(call.args), next(iter(call.kwargs.values()), None)))
         claimed = {
             key: None
             for one in many
@@ -90,8 +92,14 @@ class Options:
     def config(self) -> dict[str, Value]:
         """The keys of the YAML that --config names, or that is the only word."""
         words = self.said.get("config") or self.said.get("") or []
-        name = str(words[0]).rsplit("/", 1)[-1] if words else ""
-        if not name.endswith((".yaml", ".yml")) or name not in self.files:
+        return self.document(words[0] if words else None)
+
+    def document(self, given: Value) -> dict[str, Value]:
+        """The keys of a document, or of the YAML or JSON of that name."""
+        if isinstance(given, dict):
+            return given
+        name = str(given).rsplit("/", 1)[-1]
+        if not name.endswith((".yaml", ".yml", ".json")) or name not in self.files:
             return {}
         try:
             return dict(yaml_files.read(self.files[name], name).values)

@@ -525,3 +525,66 @@ def test_settings_keep_the_lines_of_their_arguments() -> None:
 def test_hostile_scripts_end(text: str) -> None:
     with pytest.raises(RequestError):
         reading(text + "SFTConfig\n")
+
+
+LIGHTNING = """\
+import lightning.pytorch as pl
+from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy
+from torch.utils.data import DataLoader
+
+class Model(pl.LightningModule):
+    def __init__(self, name):
+        super().__init__()
+        self.name = name
+
+    def configure_model(self):
+        self.model = AutoModelForCausalLM.from_pretrained(self.name)
+
+class Data(pl.LightningDataModule):
+    def setup(self, stage):
+        self.data = load().map(lambda one: tokenizer(one, truncation=True, max_length=2048))
+
+    def train_dataloader(self):
+        return DataLoader(self.data, batch_size=4)
+
+tokenizer = AutoTokenizer.from_pretrained("Qwen/Qwen2.5-7B")
+strategy = FSDPStrategy(sharding_strategy="FULL_SHARD", activation_checkpointing_policy={Model})
+trainer = pl.Trainer(devices=4, num_nodes=2, strategy=strategy, precision="bf16-mixed",
+                     accumulate_grad_batches=2)
+trainer.fit(Model("Qwen/Qwen2.5-7B"), Data())
+"""
+
+
+def test_a_script_of_lightning_is_read() -> None:
+    answer = reading(LIGHTNING)
+    plan, training = answer.request["plan"], answer.request["training"]
+    assert (answer.framework, answer.nodes, answer.accelerators_per_node) == ("accelerate", 2, 4)
+    assert (plan["dp"], plan["micro_batch_size"], plan["zero_stage"]) == (8, 4, 3)
+    assert plan["recompute"] == "full"
+    assert (training["seq_length"], training["global_batch_size"]) == (2048, 64)
+    assert "Lightning's Trainer is costed" in said(answer)
+    stage_3 = LIGHTNING.replace("strategy=strategy", 'strategy="deepspeed_stage_3"')
+    assert reading(stage_3).request["plan"]["zero_stage"] == 3
+    alone = LIGHTNING.replace("strategy=strategy", 'strategy="auto"')
+    assert reading(alone).request["plan"]["zero_stage"] == 0
+    assert "ModelParallelStrategy is not read" in why(
+        LIGHTNING.replace("strategy=strategy", "strategy=ModelParallelStrategy()")
+    )
+
+
+def test_arguments_of_a_document_or_of_a_class_that_is_not_here_are_followed() -> None:
+    document = """\
+import other
+
+@dataclass
+class Own(other.TrainingArguments):
+    per_device_train_batch_size: int = 2
+
+parser = HfArgumentParser((Own,))
+(args,) = parser.parse_dict(yaml.safe_load(open("own.yaml")))
+model = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-3.1-8B")
+Trainer(model=model, args=args)
+"""
+    answer = reading(document, files={"own.yaml": "gradient_accumulation_steps: 4\n"},
+                     given=GivenValues({"model_max_length": "1024"}))  # fmt: skip
+    assert answer.request["training"]["global_batch_size"] == 2 * 4 * 8
