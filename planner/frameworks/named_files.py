@@ -70,7 +70,11 @@ def named_files(
     known, found = dict(files), dict[str, NamedFile]()
     seen = {Path(path).resolve() for path in paths}
     for _ in range(_MOST_ROUNDS):
-        fresh = [path for path in _existing(_names(known, programs), roots) if path not in seen]
+        # Modules lie beside the program that imports them.
+        beside = dict.fromkeys(one.path.parent for name, one in found.items()
+                               if name.endswith(PYTHON))  # fmt: skip
+        near = [roots[0], *(one for one in beside if one not in roots), *roots[1:]]
+        fresh = [path for path in _existing(_names(known, programs), near) if path not in seen]
         for path in fresh:
             # Readers look a file up by the last part of its path.
             name = path.name

@@ -98,7 +98,8 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
 def _call(files: Mapping[str, str]) -> tuple[TrainingCall, dict[str, Any]]:
     """The call with such options, and its keys that hold keys themselves."""
     call = trainer_config.call(files)
-    if call is None or is_one(files):
+    named = call is not None and not call.script.endswith((*trainer_config.YAML, ".json"))
+    if call is None or (is_one(files) and not (named and swift.launches(call.launch))):
         call = training_calls.training_call(files, launches, TITLE)
     return call, trainer_config.sections(files)
 

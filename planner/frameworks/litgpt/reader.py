@@ -156,6 +156,9 @@ def _task(values: Values, call: training_calls.TrainingCall | None) -> str:
     if any(map(_OTHER_TASKS.fullmatch, words)):
         raise Unreadable("LLaMA-Adapter adds parts to the model, which no plan has", values.file)
     if "pretrain" in words or values.has("model_name", "model_config", "initial_checkpoint_dir"):
+        if values.has("lora_r"):
+            adapted = values.settings["lora_r"]
+            raise adapted.unreadable("pre-training of adapters is of a fork of LitGPT: not read")
         return "pretrain"
     whole = {"full", "finetune_full"} & set(words)
     adapted = values.has("lora_r") or {"lora", "finetune_lora", "finetune"} & set(words)
@@ -179,7 +182,7 @@ def _world(values: Values, task: str, accelerators: int | None) -> tuple[int, in
     if stated not in (None, "auto", "-1"):
         return nodes, nodes * values.integer("devices", most=DEGREE)
     if not accelerators or accelerators % nodes:
-        raise Unreadable("the files do not say how many accelerators run it: give a cluster")
+        raise Unreadable("LitGPT's files do not say how many accelerators run it: give a cluster")
     return nodes, accelerators
 
 
@@ -200,7 +203,7 @@ def _plan(
         values.assume(f"a batch of {batch} is {steps * micro * world} on {world} ranks")
     if not values.has("train.max_seq_length"):
         raise Unreadable(
-            "the files do not say how long samples are cut: --set train.max_seq_length=...",
+            "LitGPT's files do not say how long samples are cut: --set train.max_seq_length=...",
             values.file,
         )
     stated = values.choice("precision", choices=_HALF, default="bf16-mixed")
