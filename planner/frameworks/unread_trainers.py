@@ -73,7 +73,7 @@ _OPTIONS = {
 _OPEN = "..."  # a value that is to be given
 # A key of a configuration, or a name of a program, with its value.
 _SAYS = re.compile(
-    r"""^[ \t]*["']?([A-Za-z]\w*)["']?(?:\s*:\s*\w+)?\s*[:=]\s*["']?([\w./-]+)""", re.MULTILINE
+    r"""^[ \t]*["']?([A-Za-z]\w*)["']?(?:[ ]*:[ ]*\w+)?[ ]*[:=][ ]*["']?([\w./-]+)""", re.MULTILINE
 )
 
 

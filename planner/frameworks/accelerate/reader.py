@@ -73,6 +73,10 @@ KERNELS = {
     "flash_attention_3": "flash",
     "flex_attention": "flash",
 }
+_ALONE = (
+    "accelerate's configuration names no model and no batch: give the script that it launches, or "
+    "--model NAME --set max_length=... --set per_device_train_batch_size=..."
+)
 PRECISIONS = ("no", "bf16", "fp16", "fp8")
 MESH = "parallelism_config_"
 
@@ -216,7 +220,7 @@ def _model(files: Mapping[str, str], arguments: Values) -> ModelSpec:
             return find(arguments.text(*CONFIG) or stated, arguments.assumed)
         except UnknownName:
             if not arguments.has(*CONFIG, *LENGTH, "--per_device_train_batch_size"):
-                raise Unreadable(unread_trainers.called(files)) from None
+                raise Unreadable(unread_trainers.called(files) or _ALONE) from None
             stated = f"of the model ({stated}) is" if arguments.has(*CONFIG) else "is"
             raise Unreadable(
                 f"the config.json {stated} not among the files: give it, or the model by its name "

@@ -41,6 +41,10 @@ _SECTIONS = (
          "target_modules": "lora_target_modules"},
     ),
 )  # fmt: skip
+# Keys of a model's configuration that are other things as options of a Trainer.
+_OF_MODEL = ("max_length", "_name_or_path", "model", "_wandb", "hidden_size", "num_hidden_layers",
+             "vocab_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
+             "head_dim", "model_type", "architectures", "task_specific_params")  # fmt: skip
 _METHODS = ("training_type", "training_method", "trainer_type", "algorithm")
 _DEEPEST = 3
 
@@ -60,7 +64,7 @@ def of_files(files: Mapping[str, str]) -> TrainerFile | None:
             continue
         if name.endswith(YAML) and not unread_trainers.known_trainer({name: text}):
             try:
-                document = yaml_files.read(text, name).values
+                document = _of_run(yaml_files.read(text, name).values)
             except Unreadable:
                 continue
             if places := tuple(_trainings(document, "")):
@@ -73,6 +77,21 @@ def of_files(files: Mapping[str, str]) -> TrainerFile | None:
             if isinstance(document, dict) and MARK in document and document.keys() & set(_MODELS):
                 return TrainerFile(name, document)
     return None
+
+
+def _of_run(document: dict[str, Any]) -> dict[str, Any]:
+    """The options of a run as Weights & Biases keeps them, with the model's; others as they are."""
+    if "_wandb" not in document:
+        return document
+    held = {key: one["value"] for key, one in document.items()
+            if isinstance(one, dict) and "value" in one}  # fmt: skip
+    options = {key: one for key, one in held.items() if key not in _OF_MODEL}
+    if isinstance(held.get("_name_or_path"), str):
+        options.setdefault("model_name_or_path", held["_name_or_path"])
+    adapters = held.get("peft_config")
+    if isinstance(adapters, dict):
+        options["peft_config"] = next(iter(adapters.values()), {})
+    return options
 
 
 def _trainings(document: Mapping[str, Any], place: str, depth: int = 0) -> Iterator[str]:
@@ -118,7 +137,7 @@ def call(files: Mapping[str, str]) -> TrainingCall | None:
     base = _by_script(files, name)
     program = Argument(_program(name, document), name, 1)
     launch = base.launch if base is not None else ProgramCall(program)
-    if document.keys() & set(_OF_SWIFT) and name.endswith(".json"):
+    if _is_of_swift(document, name) and (base is None or name.endswith(".json")):
         launch = replace(
             launch, program=Argument("sft", name, 1), before=(Argument("swift", name, 1),)
         )
@@ -130,6 +149,12 @@ def call(files: Mapping[str, str]) -> TrainingCall | None:
     if name.endswith(YAML):
         notes = (*notes, f"the keys of {name} are taken as options of transformers' Trainer")
     return TrainingCall(replace(launch, arguments=words), script, files, notes=notes)
+
+
+def _is_of_swift(document: Mapping[str, Any], name: str) -> bool:
+    """Whether a file has ms-swift's own keys; a YAML, more than one of them."""
+    own = document.keys() & {*_OF_SWIFT, "torch_dtype", "attn_impl", "template"}
+    return bool(document.keys() & {*_OF_SWIFT}) and (len(own) > 1 or name.endswith(".json"))
 
 
 def _program(name: str, document: Mapping[str, Any]) -> str:

@@ -116,3 +116,11 @@ def test_refusals(code: str, text: str, case: tuple[PlanRequest, ParallelPlan]) 
 
 def test_every_rule_is_reached_by_a_refusal() -> None:
     assert unreached(ACCELERATE, [case for *_, case in REFUSED]) <= SHARED_RULES
+
+
+def test_a_configuration_alone_asks_for_its_script() -> None:
+    from planner.answers.lint.lint import read
+
+    config = "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\n"
+    with pytest.raises(RequestError, match="names no model and no batch: give the script"):
+        read({"fsdp.yaml": config})

@@ -158,6 +158,13 @@ def test_what_is_refused_has_its_own_reason(old: str, new: tuple[str, str], text
          "Megatron-Bridge's overrides alone"),
         ("run.yaml", "data:\n  train_batch_size: 8\nmodel:\n  partial_pretrain: a\ntrainer: {}\n",
          "verl's configuration of SFT alone"),
+        ("run.yaml", "trainer:\n  strategy: fsdp\nmodel:\n  class_path: a.B\n",
+         "Lightning's command line"),
+        ("run.py", "from lightning.pytorch.cli import LightningCLI\nLightningCLI(A, B)\n",
+         "Lightning's command line"),
+        ("run.yaml", "_target_: lightning.pytorch.trainer.Trainer\ndevices: 4\n",
+         "Hydra's configuration of Lightning's Trainer"),
+        ("run.py", "import lightning as L\nfabric = L.Fabric(devices=4)\n", "Lightning Fabric"),
     ],
 )  # fmt: skip
 def test_a_trainer_that_is_not_read_is_named(name: str, text: str, trainer: str) -> None:
@@ -210,3 +217,15 @@ def test_hostile_files_are_refused_at_once(text: str) -> None:
     with pytest.raises(RequestError):
         lint({"run.yaml": text}, CLUSTER)
     assert time.process_time() - start < 2.0
+
+
+def test_what_a_configuration_of_no_known_trainer_says_is_completed() -> None:
+    text = "max_seq_len: 1024\nmodel:\n  d_model: 512\ntrain:\n  total_batch_size: 64\n"
+    found = why(text, "run.yaml")
+    command = "planner plan --model ... --seq-length 1024 --global-batch-size 64"
+    assert f"run.yaml is of no known trainer; complete what it says: {command}" in found
+
+
+def test_a_refusal_names_the_framework_that_the_files_are_read_as() -> None:
+    text = why("accelerate launch a.py --config_name b\n", "run.sh")
+    assert "give it, or the model by its name (--model) (read as Hugging Face accelerate)" in text
