@@ -10,6 +10,8 @@ from cost_models.catalog.models import model as preset
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner import frameworks
+from planner.answers.lint.lint import read
+from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
 from tests.fixtures.frameworks.accelerate import (
     MISTRAL,
@@ -119,8 +121,6 @@ def test_every_rule_is_reached_by_a_refusal() -> None:
 
 
 def test_a_configuration_alone_asks_for_its_script() -> None:
-    from planner.answers.lint.lint import read
-
     config = "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\n"
     with pytest.raises(RequestError, match="names no model and no batch: give the script"):
         read({"fsdp.yaml": config})
