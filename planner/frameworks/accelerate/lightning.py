@@ -64,14 +64,14 @@ def _strategy(value: Value, line: int) -> dict[str, Any]:
         kind = str(options.get("sharding_strategy", "full_shard")).rsplit(".", 1)[-1].lower()
         sharded = kind if kind in _SHARDING else "full_shard"
         recomputes = any(one.startswith("activation_checkpointing") for one in options)
-        offloads = " offload" if options.get("cpu_offload") is True else ""
-        return {"fsdp": sharded + offloads, "gradient_checkpointing": recomputes}
+        moved = " offload" if options.get("cpu_offload") is True else ""
+        return {"fsdp": sharded + moved, "gradient_checkpointing": recomputes}
     by_name = _DEEPSPEED.fullmatch(name)
     if name == "DeepSpeedStrategy" or by_name:
         stage = by_name[1] or 2 if by_name else options.get("stage", 2)
         offloads = options.get("offload_optimizer") is True or bool(by_name and by_name[2])
-        moved = {"offload_optimizer": {"device": "cpu"}} if offloads else {}
-        return {"deepspeed": {"zero_optimization": {"stage": int(str(stage)), **moved}}}
+        to_cpu = {"offload_optimizer": {"device": "cpu"}} if offloads else {}
+        return {"deepspeed": {"zero_optimization": {"stage": int(str(stage)), **to_cpu}}}
     if name == "auto" or name.lower().startswith("ddp") or value is None:
         return {}
     text = f"Lightning's strategy {name[:80]} is not read: name DDP, FSDP or DeepSpeed"

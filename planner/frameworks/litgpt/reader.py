@@ -157,8 +157,8 @@ def _task(values: Values, call: training_calls.TrainingCall | None) -> str:
         raise Unreadable("LLaMA-Adapter adds parts to the model, which no plan has", values.file)
     if "pretrain" in words or values.has("model_name", "model_config", "initial_checkpoint_dir"):
         if values.has("lora_r"):
-            adapted = values.settings["lora_r"]
-            raise adapted.unreadable("pre-training of adapters is of a fork of LitGPT: not read")
+            rank = values.settings["lora_r"]
+            raise rank.unreadable("pre-training of adapters is of a fork of LitGPT: not read")
         return "pretrain"
     whole = {"full", "finetune_full"} & set(words)
     adapted = values.has("lora_r") or {"lora", "finetune_lora", "finetune"} & set(words)

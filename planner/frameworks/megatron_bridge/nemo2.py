@@ -297,37 +297,7 @@ def _class(call: Call) -> str:
 
 def _of_python(files: Mapping[str, str], file: str) -> Taken:
     """The last recipe that a file takes, with the file's changes.  Raises Unreadable."""
-    made: list[Call] = []
-
-    def library(call: Call) -> Any:
-        if call.short in FUNCTIONS:
-            one = Call("recipe", call.line, kwargs={})
-        elif _is_whole(call):
-            one = Call("recipe", call.line, kwargs=dict(call.kwargs), lines=dict(call.lines))
-        else:
-            return call
-        one.args = (call,)
-        made.append(one)
-        return one
-
-    def section(call: Call, name: str) -> Any:
-        if call.name == "recipe" or call.name.startswith("recipe."):
-            call.kwargs[name] = Call(f"{call.name}.{name}", call.line)
-            return call.kwargs[name]
-        return None
-
-    program = _Followed(files[file], file, library, section)
-    for name, function in program.functions.items():
-        required = len(function.args.args) - len(function.args.defaults)
-        if not made and not required:
-            program.call(name)
-    if not made:  # functions with arguments, which are in no file
-        for function in program.functions.values():
-            program.invoke(function, [], {})
-    if not made:
-        text = f"no recipe of {TITLE} can be followed in it"
-        raise Unreadable(f"{text}: write its function's arguments out", file)
-    recipe = made[-1]
+    recipe = _last_made(files[file], file)
     call: Call = recipe.args[0]
     program_word = Argument(file, file, call.line)
     found = training_calls.TrainingCall(ProgramCall(program_word), file, files)
@@ -339,6 +309,43 @@ def _of_python(files: Mapping[str, str], file: str) -> Taken:
     for key, value, line in _leaves(recipe, ""):
         _replace(taken, key, value, file, line)
     return taken
+
+
+def _last_made(text: str, file: str) -> Call:
+    """The last recipe of a file, or the last call that trains without one.  Raises Unreadable."""
+    made: list[Call] = []
+
+    def library(call: Call) -> Any:
+        if call.short not in FUNCTIONS and not _is_whole(call):
+            return call
+        said = {} if call.short in FUNCTIONS else call.kwargs
+        one = Call("recipe", call.line, kwargs=dict(said), lines=dict(call.lines))
+        one.args = (call,)
+        made.append(one)
+        return one
+
+    program = _Followed(text, file, library, _section)
+    # Functions without arguments come first: those of others are in no file.
+    functions = sorted(program.functions.values(), key=lambda one: _required(one) > 0)
+    for function in functions:
+        if not made:
+            program.invoke(function, [], {})
+    if not made:
+        what = f"no recipe of {TITLE} can be followed in it"
+        raise Unreadable(f"{what}: write its function's arguments out", file)
+    return made[-1]
+
+
+def _required(function: ast.FunctionDef) -> int:
+    return len(function.args.args) - len(function.args.defaults)
+
+
+def _section(call: Call, name: str) -> Any:
+    """A part of a recipe, created when it is first used; None for other objects."""
+    if call.name == "recipe" or call.name.startswith("recipe."):
+        call.kwargs[name] = Call(f"{call.name}.{name}", call.line)
+        return call.kwargs[name]
+    return None
 
 
 def _is_whole(call: Call) -> bool:
@@ -381,25 +388,33 @@ def _replace(made: Taken, key: str, value: Any, file: str, line: int) -> None:
         if not isinstance(value, Unknown) or key in KEYS or key.startswith(tuple(GROUPS)):
             _set(made, key, value, file, line)
     elif key == f"trainer.callbacks.{OVERLAP}":
-        made.values["comm_overlap"] = StatedValue("CommOverlapConfig", file, line)
-        for name, one in value.kwargs.items():
-            if isinstance(one, bool):
-                made.values[f"comm_overlap.{name}"] = StatedValue(one, file, line)
+        _replace_overlap(made, value, file, line)
     elif key == "model":
         inner = value.kwargs.get("config") or (value.args[1:] or value.args[:1] or (None,))[0]
         if isinstance(inner, Call):
             _replace(made, "model.config", inner, file, line)
     elif key in ("trainer", "optim"):
         for name, one in value.kwargs.items():
-            path = f"{key}.{name}"
-            if name == "callbacks" and isinstance(one, list):
-                for added in (one for one in one if isinstance(one, Call)):
-                    if _class(added) == OVERLAP:
-                        _replace(made, f"trainer.callbacks.{OVERLAP}", added, file, added.line)
-            else:
-                _replace(made, path, one, file, value.lines.get(name, line))
+            _replace_in(made, f"{key}.{name}", one, file, value.lines.get(name, line))
     elif key == "data" or f"{key}." in GROUPS:
         _replace_part(made, key, value, file, line)
+
+
+def _replace_overlap(made: Taken, value: Call, file: str, line: int) -> None:
+    made.values["comm_overlap"] = StatedValue("CommOverlapConfig", file, line)
+    for name, one in value.kwargs.items():
+        if isinstance(one, bool):
+            made.values[f"comm_overlap.{name}"] = StatedValue(one, file, line)
+
+
+def _replace_in(made: Taken, key: str, value: Any, file: str, line: int) -> None:
+    """Sets what a trainer or an optimizer is made with; of its callbacks the one for overlap."""
+    if key != "trainer.callbacks" or not isinstance(value, list):
+        _replace(made, key, value, file, line)
+        return
+    for one in value:
+        if isinstance(one, Call) and _class(one) == OVERLAP:
+            _replace(made, f"{key}.{OVERLAP}", one, file, one.line)
 
 
 def _replace_part(made: Taken, key: str, part: Call, file: str, line: int) -> None:

@@ -227,7 +227,8 @@ def test_a_script_that_makes_strategy_and_trainer_itself_is_read() -> None:
     whole = read({"train.py": WHOLE})
     plan, training = whole.plan, whole.training
     assert (plan.tp, plan.pp, plan.dp, plan.micro_batch_size) == (4, 2, 2, 2)
-    assert plan.sequence_parallel and plan.zero_stage == 1
+    assert plan.sequence_parallel
+    assert plan.zero_stage == 1
     assert (training.seq_length, training.global_batch_size) == (4096, 64)
     assert (whole.model.name, whole.nodes, whole.accelerators_per_node) == ("llama-3.1-8b", 2, 8)
     partial = read({"train.py": PARTIAL})
