@@ -588,3 +588,55 @@ Trainer(model=model, args=args)
     answer = reading(document, files={"own.yaml": "gradient_accumulation_steps: 4\n"},
                      given=GivenValues({"model_max_length": "1024"}))  # fmt: skip
     assert answer.request["training"]["global_batch_size"] == 2 * 4 * 8
+
+
+HYDRA = """\
+import hydra
+
+@hydra.main(version_base=None, config_path="conf", config_name="config")
+def main(cfg):
+    tokenizer = AutoTokenizer.from_pretrained(cfg.model.name)
+    model = AutoModelForCausalLM.from_pretrained(cfg.model.name)
+    data = load().map(lambda x: tokenizer(x, truncation=True, max_length=cfg.max_len))
+    Trainer(model=model, args=TrainingArguments(**cfg.train), train_dataset=data)
+
+if __name__ == "__main__":
+    main()
+"""
+CONF = {
+    "config.yaml": "defaults:\n  - model: small\n  - train: default\n  - _self_\nmax_len: 1024\n"
+    "train:\n  gradient_accumulation_steps: 4\n  output_dir: out/${model.name}\n",
+    "model/small.yaml": "name: Qwen/Qwen2.5-0.5B\n",
+    "model/default.yaml": "name: Qwen/Qwen2.5-7B\n",
+    "train/default.yaml": "per_device_train_batch_size: ${batch}\nbf16: true\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "layers", "length", "batch", "recompute"),
+    [
+        ("batch=2", 24, 1024, 2 * 4 * 8, "none"),
+        ("model=default +batch=1 max_len=2048", 28, 2048, 4 * 8, "none"),
+        (
+            "train.per_device_train_batch_size=3 +train.gradient_checkpointing=true",
+            24, 1024, 3 * 4 * 8, "full",
+        ),
+        ("--config-name other batch=2 max_len=512", 28, 512, 2 * 8, "none"),
+    ],
+)  # fmt: skip
+def test_what_hydra_composes_is_followed(
+    tmp_path: Path, words: str, layers: int, length: int, batch: int, recompute: str
+) -> None:
+    other = {"other.yaml": "defaults:\n  - model: default\n  - train: default\n"}
+    for name, text in {**CONF, **other}.items():
+        path = tmp_path / "conf" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "train.py").write_text(IMPORTS + HYDRA)
+    script = tmp_path / "run.sh"
+    script.write_text(f"torchrun --nproc_per_node 8 train.py {words}\n")
+    answer = read(launch_at([str(script)])[0], parse_cluster("1x8xh100-sxm"))
+    training, plan = answer.request["training"], answer.request["plan"]
+    assert answer.request["model"]["num_layers"] == layers
+    assert (training["seq_length"], training["global_batch_size"]) == (length, batch)
+    assert plan.get("recompute", "none") == recompute
