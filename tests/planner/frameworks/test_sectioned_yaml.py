@@ -229,3 +229,44 @@ def test_what_a_configuration_of_no_known_trainer_says_is_completed() -> None:
 def test_a_refusal_names_the_framework_that_the_files_are_read_as() -> None:
     text = why("accelerate launch a.py --config_name b\n", "run.sh")
     assert "give it, or the model by its name (--model) (read as Hugging Face accelerate)" in text
+
+
+NEMO_CALL = """\
+#SBATCH --nodes=4
+TP=4
+python /opt/NeMo/examples/nlp/language_modeling/megatron_gpt_pretraining.py \\
+  --config-name=megatron_gpt_config trainer.devices=8 trainer.num_nodes=4 \\
+  model.tensor_model_parallel_size=$TP model.pipeline_model_parallel_size=2 \\
+  model.micro_batch_size=2 model.global_batch_size=128 model.encoder_seq_length=4096 \\
+  model.num_layers=32 model.hidden_size=4096 model.ffn_hidden_size=11008 \\
+  model.num_attention_heads=32 model.activation=fast-swiglu model.normalization=rmsnorm \\
+  model.bias=False +model.optim.name=distributed_fused_adam model.tokenizer.library=sentencepiece
+"""
+
+
+def test_a_call_of_nemo_1_overrides_its_configuration() -> None:
+    found = read({"run.sh": NEMO_CALL}, CLUSTER).request
+    model, plan, training = found["model"], found["plan"], found["training"]
+    assert (model["num_layers"], model["ffn_hidden_size"], model["gated_mlp"]) == (32, 11008, True)
+    assert (plan["tp"], plan["pp"], plan["dp"], plan["micro_batch_size"]) == (4, 2, 4, 2)
+    assert (training["seq_length"], training["global_batch_size"]) == (4096, 128)
+    beside = {"run.sh": NEMO_CALL, "megatron_gpt_config.yaml": NEMO}
+    answer = read(beside, CLUSTER)
+    assert answer.request["model"]["ffn_hidden_size"] == 11008
+    assert answer.request["plan"]["pp"] == 2  # the call's, not the file's
+
+
+def test_adapters_of_nemo_1() -> None:
+    call = (
+        "python tuning/megatron_gpt_finetuning.py trainer.devices=8 model.peft.peft_scheme=lora "
+        "model.restore_from_path=/m/llama2-7b.nemo model.peft.lora_tuning.adapter_dim=16 "
+        "model.peft.lora_tuning.target_modules=[attention,mlp_fc1] model.global_batch_size=32\n"
+    )
+    found = read({"run.sh": call}, CLUSTER).request
+    training = found["training"]
+    assert found["model"]["name"] == "llama-2-7b"
+    assert (training["lora_rank"], training["seq_length"]) == (16, 2048)
+    assert training["lora_targets"] == ["linear_qkv", "linear_proj", "linear_fc1"]
+    assert "of NeMo 1's adapters only LoRA is read" in why(
+        call.replace("=lora ", "=ia3 "), "run.sh"
+    )
