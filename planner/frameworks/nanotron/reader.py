@@ -61,7 +61,9 @@ def recognises(files: Mapping[str, str]) -> bool:
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     """The specs and the plan; raises Unreadable."""
     assumed = list[str]()
-    launch = launch_by(files, "torchrun", "run_train.py", assumed)
+    # Examples of its own have other programs with the same option (train_moe.py).
+    others = any(re.search(r"\btrain_\w+\.py\b", text) for text in files.values())
+    launch = launch_by(files, "torchrun", ".py" if others else "run_train.py", assumed)
     line = options(launch.arguments) if launch else []
     config = _config(files, line)
     keys = config.settings()
