@@ -104,11 +104,15 @@ def _names(files: Mapping[str, str], programs: bool) -> list[str]:
 
 
 def _called(files: Mapping[str, str]) -> Iterator[str]:
+    # What bash does not read leaves out, so that a round with new ones finds the same again.
+    shell = {
+        name: text for name, text in files.items() if not name.endswith((*PYTHON, *_KINDS[:4]))
+    }
     for name in scripts(files):
         text = _COMMENT.sub("", files[name])
         yield from _SOURCED.findall(text)
         try:
-            outcome = evaluate(files, name)
+            outcome = evaluate(shell, name)
         except Unreadable:
             yield from _paths(text)
             continue
