@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,6 +14,8 @@ from planner.frameworks.read_results import Unreadable
 _PARSERS = re.compile(r"(.*\.)?(ArgumentParser|HfArgumentParser|TrlParser|H4ArgumentParser)")
 _PARSES = ("parse_args", "parse_known_args", "parse_args_into_dataclasses", "parse_args_and_config",
            "parse", "parse_dict", "parse_yaml_file", "parse_json_file")  # fmt: skip
+# Decorators of click and typer: click.command, app.command, click.option.
+_COMMANDS = re.compile(r"\.(command|option)$")
 _NAME = re.compile(r"--?[A-Za-z][\w-]*")
 
 
@@ -28,6 +31,21 @@ class Options:
     def plain(self) -> dict[str, Value]:
         """The options by name, as the values that they write."""
         return {key: _plain_of(words) for key, words in self.said.items() if key}
+
+    def of_command(self, node: ast.FunctionDef) -> dict[str, Value]:
+        """The arguments of a function that click or typer calls; empty for any other."""
+        calls = [one for one in node.decorator_list if isinstance(one, ast.Call)]
+        if not any(_COMMANDS.search(ast.unparse(one.func)) for one in calls):
+            return {}
+        known = {one.arg for one in (*node.args.args, *node.args.kwonlyargs)}
+        rows = dict[str, Value]()
+        for one in calls:
+            words = [word.value for word in one.args if isinstance(word, ast.Constant)]
+            names = [_key(word) for word in words if isinstance(word, str)]
+            usual = next((word.value for word in one.keywords if word.arg == "default"), None)
+            if isinstance(usual, ast.Constant):
+                rows |= dict.fromkeys(names, usual.value)
+        return {key: one for key, one in {**rows, **self.plain}.items() if key in known}
 
     def of_method(self, call: Call) -> Value:
         """The value of a method of a parser or of what belongs to one; else the call."""

@@ -61,7 +61,7 @@ class Library:
         """The arguments by name of a function that a call is handed."""
         if call.short == "partial":
             return call.kwargs
-        if call.short == "Fire":
+        if call.short == "Fire" or call.name == "typer.run":
             return self.options.plain
         known = call.kwargs.get("fn_kwargs")
         return known if isinstance(known, dict) else {}

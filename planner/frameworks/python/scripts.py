@@ -84,9 +84,11 @@ class Script(Objects):
         return tree
 
     def run(self, function: Function, args: list[Value], kwargs: Mapping[str, Value]) -> Value:
-        """As of any function; one of hydra.main is given the configuration that it composes."""
-        if not args and not kwargs and (said := hydra.options(function.node)) is not None:
-            composed = self.known.composed(said)
+        """As of any function; one of hydra.main, click or typer is given what the words say."""
+        if not args and not kwargs:
+            kwargs = self.known.options.of_command(function.node)
+            said = hydra.options(function.node)
+            composed = self.known.composed(said) if said is not None else None
             args = [] if composed is None else [composed]
         return super().run(function, args, kwargs)
 

@@ -640,3 +640,45 @@ def test_what_hydra_composes_is_followed(
     assert answer.request["model"]["num_layers"] == layers
     assert (training["seq_length"], training["global_batch_size"]) == (length, batch)
     assert plan.get("recompute", "none") == recompute
+
+
+CLICK = """\
+import click, typer
+app = typer.Typer()
+{head}
+def main(name{one}, batch_size{two}, length: int = 1024):
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    model = AutoModelForCausalLM.from_pretrained(name)
+    data = load().map(lambda x: tokenizer(x, truncation=True, max_length=length))
+    args = TrainingArguments("out", per_device_train_batch_size=batch_size)
+    Trainer(model=model, args=args, train_dataset=data)
+
+if __name__ == "__main__":
+    {start}
+"""
+OF_CLICK = """\
+@click.command()
+@click.option("--name", default="Qwen/Qwen2.5-0.5B")
+@click.option("-b", "--batch-size", type=int, default=2)
+@click.option("--length", default=512)"""
+OF_TYPER = ': str = typer.Option("Qwen/Qwen2.5-0.5B")', ": int = typer.Option(2)"
+
+
+@pytest.mark.parametrize(
+    ("head", "one", "two", "start", "usual"),
+    [
+        (OF_CLICK, "", "", "main()", 512),
+        ("@app.command()", *OF_TYPER, "app()", 1024),
+        ("", *OF_TYPER, "typer.run(main)", 1024),
+    ],
+)
+def test_command_lines_of_click_and_typer_are_followed(
+    head: str, one: str, two: str, start: str, usual: int
+) -> None:
+    text = CLICK.format(head=head, one=one, two=two, start=start)
+    for words, batch, length in (("", 2, usual), ("--batch-size 4 --length 2048", 4, 2048)):
+        run = f"torchrun --nproc_per_node 8 train.py {words}\n"
+        answer = read({"run.sh": run, "train.py": IMPORTS + text}, parse_cluster("1x8xh100-sxm"))
+        training = answer.request["training"]
+        assert (training["global_batch_size"], training["seq_length"]) == (batch * 8, length)
+        assert answer.request["model"]["num_layers"] == 24
