@@ -83,6 +83,7 @@ def recognises(files: Mapping[str, str]) -> bool:
     foreign = launch.launcher == "deepspeed" or words & {"--deepspeed", "--deepspeed_config"}
     dims = words & {"--num-layers", "--micro-batch-size", "--tensor-model-parallel-size"}
     pretrains = launch.program.text.rsplit("/", 1)[-1].startswith("pretrain_")
+    pretrains &= "litgpt" not in {word.text for word in launch.before}
     return bool(not foreign and not words & MINDSPEED_OPTIONS and (dims or pretrains))
 
 
