@@ -65,13 +65,13 @@ def training_call(
         outcome = evaluate(files, name)
         calls = [call for call in outcome.launches if trains(call)]
         if calls:
-            notes = (*outcome.notes, *_several(calls, title, name))
+            notes = (*outcome.notes, *several(calls, title, name))
             return TrainingCall(calls[-1], name, {**files, **outcome.files}, outcome.places, notes)
     known = ", ".join(files) or "none"
     raise Unreadable(f"no script calls a training program of {title} (files: {known})")
 
 
-def _several(calls: Sequence[ProgramCall], title: str, name: str) -> list[str]:
+def several(calls: Sequence[ProgramCall], title: str, name: str) -> list[str]:
     """A sentence on calls that differ, of which one is read."""
     count = len({tuple(word.text for word in one.arguments) for one in calls})
     return [f"of {count} calls of {title} in {name} the last one is read"] if count > 1 else []

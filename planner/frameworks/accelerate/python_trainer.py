@@ -19,7 +19,7 @@ from planner.frameworks.launch_files import given_with
 from planner.frameworks.python.scripts import PYTHON, Script
 from planner.frameworks.python.static_values import Value
 from planner.frameworks.read_results import Unreadable
-from planner.frameworks.training_calls import TrainingCall, scripts
+from planner.frameworks.training_calls import TrainingCall, scripts, several
 
 # Unsloth's, which has a reader of its own.
 _OTHER_LIBRARIES = re.compile(r"\bFast(?:\w*)Model\.from_pretrained\b")
@@ -47,7 +47,9 @@ def script_of(files: Mapping[str, str]) -> tuple[str, TrainingCall | None] | Non
             program = _program(files, one)
             if program is not None:
                 known = {**files, **outcome.files}
-                return program, TrainingCall(one, name, known, notes=tuple(outcome.notes))
+                alike = [each for each in outcome.launches if _program(files, each) == program]
+                notes = (*outcome.notes, *several(alike, program, name))
+                return program, TrainingCall(one, name, known, notes=notes)
     return None
 
 

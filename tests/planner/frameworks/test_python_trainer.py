@@ -682,3 +682,13 @@ def test_command_lines_of_click_and_typer_are_followed(
         training = answer.request["training"]
         assert (training["global_batch_size"], training["seq_length"]) == (batch * 8, length)
         assert answer.request["model"]["num_layers"] == 24
+
+
+def test_a_loop_over_calls_says_which_is_read() -> None:
+    run = "for N in 1 2; do python train.py --batch $N; done\n"
+    parser = "parser = argparse.ArgumentParser()\nparser.add_argument('--batch', type=int)\n"
+    text = SFT.replace("batch_size=4", "batch_size=parser.parse_args().batch")
+    text = text.replace("def main():", f"{parser}\ndef main():")
+    answer = read({"run.sh": run, "train.py": IMPORTS + text}, parse_cluster("1x8xh100-sxm"))
+    assert answer.request["plan"]["micro_batch_size"] == 2
+    assert "of 2 calls of train.py in run.sh the last one is read" in answer.assumed
