@@ -7,6 +7,8 @@ option of the call that names the file, or of a call that is not here.
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -44,7 +46,8 @@ _SECTIONS = (
 # Keys of a model's configuration that are other things as options of a Trainer.
 _OF_MODEL = ("max_length", "_name_or_path", "model", "_wandb", "hidden_size", "num_hidden_layers",
              "vocab_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
-             "head_dim", "model_type", "architectures", "task_specific_params")  # fmt: skip
+             "head_dim", "model_type", "architectures", "task_specific_params", "seq_length",
+             "max_sequence_length", "quantization_config", "pre_seq_len", "num_layers")  # fmt: skip
 _METHODS = ("training_type", "training_method", "trainer_type", "algorithm")
 _DEEPEST = 3
 
@@ -83,15 +86,25 @@ def _of_run(document: dict[str, Any]) -> dict[str, Any]:
     """The options of a run as Weights & Biases keeps them, with the model's; others as they are."""
     if "_wandb" not in document:
         return document
-    held = {key: one["value"] for key, one in document.items()
+    held = {key: _plain(one["value"]) for key, one in document.items()
             if isinstance(one, dict) and "value" in one}  # fmt: skip
-    options = {key: one for key, one in held.items() if key not in _OF_MODEL}
+    options = {key: one for key, one in held.items() if key not in _OF_MODEL and one is not None}
     if isinstance(held.get("_name_or_path"), str):
         options.setdefault("model_name_or_path", held["_name_or_path"])
+    if isinstance(frozen := held.get("quantization_config"), dict):
+        options |= {key: True for key in ("load_in_4bit", "load_in_8bit") if frozen.get(key)}
     adapters = held.get("peft_config")
     if isinstance(adapters, dict):
         options["peft_config"] = next(iter(adapters.values()), {})
     return options
+
+
+def _plain(value: Any) -> Any:
+    """A value that an older transformers wrote as Python's text, None and [] of it too."""
+    if isinstance(value, str) and (value == "None" or value[:1] in ("[", "{")):
+        with contextlib.suppress(ValueError, SyntaxError):
+            return ast.literal_eval(value)
+    return value
 
 
 def _trainings(document: Mapping[str, Any], place: str, depth: int = 0) -> Iterator[str]:

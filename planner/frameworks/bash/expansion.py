@@ -12,6 +12,8 @@ from operator import itemgetter
 from planner.frameworks.bash import arithmetic, tree
 from planner.frameworks.bash.conditions import plain_text
 from planner.frameworks.bash.launches import Argument, Outcome
+from planner.frameworks.bash.patterns import NO_FILES, WILDCARDS
+from planner.frameworks.bash.source import short
 from planner.frameworks.bash.tree import Value, Word
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.read_results import Unreadable
@@ -23,11 +25,6 @@ MAX_MARKS = 50_000
 # Private-use characters from here on are placeholders for unknown values.
 _FIRST_MARK = 0xF0000
 MARK = re.compile(f"[{chr(_FIRST_MARK)}-{chr(_FIRST_MARK + 0xFFFD)}]")
-# Wildcards outside quotes, which bash matches against files (quoted characters are \0 here).
-_WILDCARDS = re.compile(r"[*?]|\[[!^]?[^/][^]/]*\]")
-# Unquoted values with wildcards that no file name would match: `[0]*3+[1]*58`, `key=[a]`,
-# `Et|(t|)*6`, `M-M*-`.
-_NO_FILES = re.compile(r"[=|(),+]|\[\d+\]\*\d|^[A-Z*-]*[A-Z][A-Z*-]*$")
 # Variables that bash, the login or Slurm sets, to values that no script shows.
 _AMBIENT = frozenset(
     re.findall(
@@ -39,17 +36,6 @@ _AMBIENT = frozenset(
 )
 # Which process or node this is; a launch is read as the first one runs it.
 _RANKS = re.compile(r"\$\{?(?:(?:\w+_)?RANK|SLURM_(?:PROC|NODE|LOCAL)ID|NODE_ID)\}?")
-_LONGEST_SOURCE = 80
-_CLOSED_BY = {"$((": "))", "$(": ")", "${": "}", "`": "`"}
-
-
-def _short(source: str) -> str:
-    """The source of a value, cut so that a script that holds it can be parsed."""
-    if len(source) <= _LONGEST_SOURCE:
-        return source
-    begin = next((one for one in _CLOSED_BY if source.startswith(one)), "")
-    inner = re.sub(r"[^\w ./-]", "", source[len(begin) : _LONGEST_SOURCE // 2])
-    return f"{begin}{inner}...{_CLOSED_BY.get(begin, '')}"
 
 
 class _Fields:
@@ -74,7 +60,7 @@ class _Fields:
         pattern = "".join(
             re.sub(r"[^/]", "\0", text) if quoted else text for text, _, quoted in runs
         )
-        if not _WILDCARDS.search(pattern) or _NO_FILES.search("".join(run[0] for run in runs)):
+        if not WILDCARDS.search(pattern) or NO_FILES.search("".join(run[0] for run in runs)):
             return tuple(run[:2] for run in runs)
         return tuple(
             (text if quoted else re.sub(r"[*?[]", lambda one: self.unknown(one[0]), text), line)
@@ -186,7 +172,7 @@ class Expansion(ABC):
 
     def unknown(self, source: str, unset: bool = False) -> str:
         """The placeholder character of an unknown value or of an unset variable."""
-        key = (_short(source), unset)
+        key = (short(source), unset)
         if key not in self.marked:
             if len(self.marks) >= MAX_MARKS:
                 raise self.error("too many values are unknown")

@@ -12,7 +12,7 @@ from planner.frameworks.read_results import Unreadable
 _LAUNCHERS = re.compile(r"(?:python[\d.]*|torchrun|deepspeed|accelerate|msrun|tune)")
 
 # Commands that start a program without naming python.
-STARTERS = ("srun", "uv")
+STARTERS = ("srun", "uv", "apptainer", "singularity")
 # The words of a trainer's console command -> its tasks.
 _COMMANDS = {
     ("megatron",): ("sft", "pt", "rlhf"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import PurePosixPath
@@ -21,19 +21,21 @@ from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import SET, GivenValues
 from planner.frameworks.megatron_bridge import nemo2_performance as performance
 from planner.frameworks.megatron_bridge.nemo2_names import DEFAULTS, GROUPS, KEYS, PRECISIONS, WORDS
+from planner.frameworks.megatron_bridge.nemo2_script import (
+    FUNCTIONS,
+    OVERLAP,
+    TITLE,
+    class_of,
+    last_made,
+    leaves,
+)
 from planner.frameworks.megatron_bridge.recipes import Recipe
-from planner.frameworks.python.static_evaluation import Program
 from planner.frameworks.python.static_values import Call, Unknown
 from planner.frameworks.read_results import StatedValue, Unreadable
 
-TITLE = "NeMo 2"
 TASKS = ("pretrain", "finetune")
-FUNCTIONS = ("pretrain_recipe", "finetune_recipe")
-# Functions of nemo.collections.llm.api that train what they are handed.
-_API = ("train", "pretrain", "finetune")
 _STRATEGY = "MegatronStrategy"
 CHOICES = ("performance_mode", "peft_scheme")
-OVERLAP = "MegatronCommOverlapCallback"
 _FACTORY = re.compile(r"([\w.-]+?)(?:_recipe)?(?:\((.*)\))?", re.DOTALL)
 
 
@@ -260,44 +262,9 @@ def _of_script(found: training_calls.TrainingCall, given: GivenValues) -> Taken:
 # A Python file.
 
 
-class _Followed(Program):
-    """Evaluates a file statically, with calls of its own functions and added callbacks."""
-
-    def statement(self, node: ast.stmt, scope: dict[str, Any]) -> None:
-        match node:
-            case ast.Expr(value=ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name))) if (
-                name in self.functions or name in _API
-            ):
-                self.value(node.value, scope)
-            case ast.If(test=test, body=body) if "__name__" in ast.unparse(test):
-                self.body(body, scope)
-            case _:
-                super().statement(node, scope)
-
-    def extend(self, target: ast.expr, verb: str, one: ast.expr, scope: dict[str, Any]) -> None:
-        """Records the callback for overlap if it is added to a recipe's callbacks."""
-        owner = self.value(target, scope)
-        if not (isinstance(owner, Call) and owner.name == "recipe.trainer.callbacks"):
-            super().extend(target, verb, one, scope)
-            return
-        for added in [self.value(one, scope)] if verb == "append" else self.items(one, scope):
-            if isinstance(added, Call) and _class(added) == OVERLAP:
-                owner.set(OVERLAP, added, added.line)
-
-
-def _class(call: Call) -> str:
-    """The class of run.Config(Class, ...), or of Class(...)."""
-    if call.short not in ("run.Config", "run.Partial", "Config", "Partial", "nemo_run.Config"):
-        return call.short
-    first = call.args[0] if call.args else None
-    if isinstance(first, Unknown):
-        return first.source.rsplit(".", 1)[-1]
-    return first.short if isinstance(first, Call) else str(first)
-
-
 def _of_python(files: Mapping[str, str], file: str) -> Taken:
     """The last recipe that a file takes, with the file's changes.  Raises Unreadable."""
-    recipe = _last_made(files[file], file)
+    recipe = last_made(files[file], file)
     call: Call = recipe.args[0]
     program_word = Argument(file, file, call.line)
     found = training_calls.TrainingCall(ProgramCall(program_word), file, files)
@@ -306,53 +273,9 @@ def _of_python(files: Mapping[str, str], file: str) -> Taken:
         taken = _with_arguments(module, function_name, call.kwargs, found, file, call.line)
     else:
         taken = _whole(call, found, file)
-    for key, value, line in _leaves(recipe, ""):
+    for key, value, line in leaves(recipe, ""):
         _replace(taken, key, value, file, line)
     return taken
-
-
-def _last_made(text: str, file: str) -> Call:
-    """The last recipe of a file, or the last call that trains without one.  Raises Unreadable."""
-    made: list[Call] = []
-
-    def library(call: Call) -> Any:
-        if call.short not in FUNCTIONS and not _is_whole(call):
-            return call
-        said = {} if call.short in FUNCTIONS else call.kwargs
-        one = Call("recipe", call.line, kwargs=dict(said), lines=dict(call.lines))
-        one.args = (call,)
-        made.append(one)
-        return one
-
-    program = _Followed(text, file, library, _section)
-    # Functions without arguments come first: those of others are in no file.
-    functions = sorted(program.functions.values(), key=lambda one: _required(one) > 0)
-    for function in functions:
-        if not made:
-            program.invoke(function, [], {})
-    if not made:
-        what = f"no recipe of {TITLE} can be followed in it"
-        raise Unreadable(f"{what}: write its function's arguments out", file)
-    return made[-1]
-
-
-def _required(function: ast.FunctionDef) -> int:
-    return len(function.args.args) - len(function.args.defaults)
-
-
-def _section(call: Call, name: str) -> Any:
-    """A part of a recipe, created when it is first used; None for other objects."""
-    if call.name == "recipe" or call.name.startswith("recipe."):
-        call.kwargs[name] = Call(f"{call.name}.{name}", call.line)
-        return call.kwargs[name]
-    return None
-
-
-def _is_whole(call: Call) -> bool:
-    """Whether a call trains what it is handed, without a recipe: llm.train(model, data, ...)."""
-    name = _class(call) if call.args and call.short != _class(call) else call.name
-    own = name.rsplit(".", 1)[-1] in _API and (call.name != name or "llm" in name.split("."))
-    return own and isinstance(call.kwargs.get("trainer"), Call)
 
 
 # What a trainer has where the script does not say it (lightning/pytorch/strategies).
@@ -364,22 +287,12 @@ _USUAL = {"nodes": 1, "accelerators_per_node": 1, "optimizer.optimizer": "adam",
 
 def _whole(call: Call, found: training_calls.TrainingCall, file: str) -> Taken:
     """What a script hands to llm.train, on the usual values of the classes that it makes."""
-    name = f"{PurePosixPath(file).stem}.{_class(call).rsplit('.', 1)[-1]}"
+    name = f"{PurePosixPath(file).stem}.{class_of(call).rsplit('.', 1)[-1]}"
     recipe = Recipe(f"{name}(pretrain_)", file, 0, {})
     usual = DEFAULTS | _USUAL
     values = {key: StatedValue(one, file, call.line) for key, one in usual.items()}
     notes = [f"what {file} leaves out is as in {TITLE}"]
     return Taken(recipe, values, found, notes)
-
-
-def _leaves(call: Call, path: str) -> Iterator[tuple[str, Any, int]]:
-    """The values set below a recipe, by path; those of one owner in the order of the file."""
-    for name, value in call.kwargs.items():
-        key, line = f"{path}{name}", call.lines.get(name, call.line)
-        if isinstance(value, Call) and value.name == f"recipe.{key}":
-            yield from _leaves(value, f"{key}.")
-        else:
-            yield key, value, line
 
 
 def _replace(made: Taken, key: str, value: Any, file: str, line: int) -> None:
@@ -413,7 +326,7 @@ def _replace_in(made: Taken, key: str, value: Any, file: str, line: int) -> None
         _replace(made, key, value, file, line)
         return
     for one in value:
-        if isinstance(one, Call) and _class(one) == OVERLAP:
+        if isinstance(one, Call) and class_of(one) == OVERLAP:
             _replace(made, f"{key}.{OVERLAP}", one, file, one.line)
 
 
@@ -423,7 +336,7 @@ def _replace_part(made: Taken, key: str, part: Call, file: str, line: int) -> No
         for name in [one for one in made.values if _of_strategy(one)]:
             del made.values[name]
     if key in KEYS:
-        _set(made, key, _class(part), file, line)
+        _set(made, key, class_of(part), file, line)
     for name, one in part.kwargs.items():
         at = part.lines.get(name, line)
         if isinstance(one, Call):

@@ -116,6 +116,11 @@ def test_launchers(call: str, launcher: str) -> None:
     )
 
 
+def test_a_console_command_in_a_container() -> None:
+    call = "apptainer run --nv -B /a:/b --env A=1 run.sif llamafactory-cli train run.yaml"
+    assert launched(call).arguments[0].text == "run.yaml"
+
+
 def test_what_only_running_could_tell_is_unknown_and_reads_as_written() -> None:
     call = launched(
         f'A=$(nproc)\nB="x-$A"\n{CALL} --a $A --b $B --c `nproc` --d $HOSTNAME --e $((A+1))'

@@ -165,12 +165,38 @@ def test_what_is_refused_has_its_own_reason(old: str, new: tuple[str, str], text
         ("run.yaml", "_target_: lightning.pytorch.trainer.Trainer\ndevices: 4\n",
          "Hydra's configuration of Lightning's Trainer"),
         ("run.py", "import lightning as L\nfabric = L.Fabric(devices=4)\n", "Lightning Fabric"),
+        ("hydra.yaml", "hydra:\n  run:\n    dir: out\n  sweep: {}\n", "Hydra itself"),
+        ("run.yml", '{\n  "checkpoint_factor": 100,\n  "train_micro_batch_size_per_gpu": 4\n}\n',
+         "a launch of GPT-NeoX in several configs"),
+        ("run.sh", 'torchrun --nnodes="$N" ${NEMO_SCRIPT} --factory "recipe()"\n',
+         "a launch of NeMo 2 by a variable"),
     ],
 )  # fmt: skip
 def test_a_trainer_that_is_not_read_is_named(name: str, text: str, trainer: str) -> None:
     found = why(text, name)
     assert f"is of {trainer}, which is not read: " in found
     assert "is missing" not in found
+
+
+WANDB = """
+_wandb: {value: {cli_version: 0.15.3}}
+_name_or_path: {value: THUDM/chatglm2-6b}
+seq_length: {value: 32768}
+per_device_train_batch_size: {value: 8}
+gradient_accumulation_steps: {value: 2}
+fsdp: {value: '[]'}
+fsdp_config: {value: "{'fsdp_min_num_params': 0, 'xla': False}"}
+deepspeed: {value: None}
+"""
+
+
+def test_a_runs_options_are_not_its_models() -> None:
+    """What a model can hold is no length of samples; older versions keep Python's texts."""
+    assert "leaves out the sequence length: add --set model_max_length" in why(WANDB, "config.yaml")
+    text = WANDB + "max_seq_length: {value: 512}\n"
+    answer = read({"config.yaml": text}, parse_cluster("1x8xh100-sxm"))
+    assert answer.request["training"]["seq_length"] == 512
+    assert not any("not among the files" in one for one in answer.assumed)
 
 
 def test_the_called_program_is_named() -> None:
