@@ -51,6 +51,14 @@ class NamedFile(NamedTuple):
     text: str
 
 
+def _near(roots: Sequence[Path], found: Mapping[str, NamedFile]) -> list[Path]:
+    """Where to look: modules lie beside their program, Hydra's groups beside the first YAML."""
+    beside = dict.fromkeys(
+        one.path.parent for name, one in found.items() if name.endswith((*PYTHON, *_DATA))
+    )
+    return [roots[0], *(one for one in beside if one not in roots), *roots[1:]]
+
+
 def named_files(
     files: Mapping[str, str],
     paths: Sequence[str],
@@ -69,10 +77,7 @@ def named_files(
     known, found = dict(files), dict[str, NamedFile]()
     seen = {Path(path).resolve() for path in paths}
     for _ in range(_MOST_ROUNDS):
-        # Modules lie beside the program that imports them, Hydra's groups beside the first YAML.
-        beside = dict.fromkeys(one.path.parent for name, one in found.items()
-                               if name.endswith((*PYTHON, *_DATA)))  # fmt: skip
-        near = [roots[0], *(one for one in beside if one not in roots), *roots[1:]]
+        near = _near(roots, found)
         existing = dict.fromkeys(_existing(_names(known, programs), near))
         fresh = [path for path in existing if path not in seen]
         for path in fresh:

@@ -6,6 +6,7 @@ Defaults are those of Lightning 2.5 (lightning/pytorch/strategies).
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from planner.frameworks.python.scripts import Script
@@ -56,16 +57,20 @@ def _count(value: Value) -> int | None:
     return int(known) if known.isdigit() and 0 < len(known) < 7 else None
 
 
+def _fsdp(options: Mapping[str, Value]) -> dict[str, Any]:
+    kind = str(options.get("sharding_strategy", "full_shard")).rsplit(".", 1)[-1].lower()
+    sharded = kind if kind in _SHARDING else "full_shard"
+    recomputes = any(one.startswith("activation_checkpointing") for one in options)
+    moved = " offload" if options.get("cpu_offload") is True else ""
+    return {"fsdp": sharded + moved, "gradient_checkpointing": recomputes}
+
+
 def _strategy(value: Value, line: int) -> dict[str, Any]:
     """The arguments for a strategy, by its name or its class."""
     name = value.short if isinstance(value, Call) else str(value)
     options = value.kwargs if isinstance(value, Call) else {}
     if name in ("FSDPStrategy", "fsdp") or name.startswith("fsdp_"):
-        kind = str(options.get("sharding_strategy", "full_shard")).rsplit(".", 1)[-1].lower()
-        sharded = kind if kind in _SHARDING else "full_shard"
-        recomputes = any(one.startswith("activation_checkpointing") for one in options)
-        moved = " offload" if options.get("cpu_offload") is True else ""
-        return {"fsdp": sharded + moved, "gradient_checkpointing": recomputes}
+        return _fsdp(options)
     by_name = _DEEPSPEED.fullmatch(name)
     if name == "DeepSpeedStrategy" or by_name:
         stage = by_name[1] or 2 if by_name else options.get("stage", 2)

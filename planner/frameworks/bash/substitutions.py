@@ -83,19 +83,19 @@ class Substitutions(Expansion, ABC):
 
     def entered(self, body: tree.Statements) -> str | None:
         """The folder that `cd FOLDER && pwd` prints, as it is written; None for anything else."""
-        steps = [
-            command
-            for chain in body
-            for pipeline in (chain.first, *(one for _, one in chain.rest))
-            for command in pipeline.commands
+        pipelines = [
+            one for chain in body for one in (chain.first, *(rest for _, rest in chain.rest))
         ]
-        if len(steps) != 2 or not all(isinstance(one, tree.Simple) for one in steps):
+        steps = [command for one in pipelines for command in one.commands]
+        if len(steps) != 2:
             return None
         texts = [self.known_words(one) for one in steps if isinstance(one, tree.Simple)]
-        (verb, *words), shown = texts[0] or [""], texts[1]
-        folder = [one for one in words if not one.startswith("-")]
-        found = verb == "cd" and len(folder) == 1 and shown[:1] == ["pwd"]
-        return (folder[0].rstrip("/") or "/") if found else None
+        if len(texts) != 2:
+            return None
+        match [one for one in texts[0] if not one.startswith("-")], texts[1][:1]:
+            case ["cd", folder], ["pwd"]:
+                return folder.rstrip("/") or "/"
+        return None
 
     def one_printed(self, chain: tree.Chain) -> str | None:
         """What one command prints, or an assignment, which prints nothing; None for any other."""

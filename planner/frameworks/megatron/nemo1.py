@@ -64,6 +64,7 @@ moe_token_dispatcher_type make_vocab_size_divisible_by vocab_size overlap_p2p_co
 window_size moe_ffn_hidden_size
 """
 _SAME = frozenset(_SAMES.split())
+_NEEDED = ("num_layers", "hidden_size", "num_attention_heads")
 _SCHEME = "peft.peft_scheme"
 _GATED = {"swiglu": True, "fast-swiglu": True, "gelu": False, "squared-relu": False}
 _DISTRIBUTED = ("distributed_fused_adam", "mcore_distributed_optim", "adamw_fp32OptState")
@@ -326,6 +327,17 @@ def _by_value(
     return found
 
 
+def _refuse_adapters(model: Mapping[str, Setting], given: GivenValues) -> None:
+    scheme = model.get(_SCHEME)
+    if scheme is None or scheme.value == "none":
+        return
+    if scheme.value != "lora":
+        text = f"{scheme.name} {scheme.value}: of {NEMO}'s adapters only LoRA is read"
+        raise scheme.unreadable(text)
+    if given.model is None and _NEEDED[0] in model:
+        raise scheme.unreadable(f"{NEMO}'s adapters need the model by its name: give it (--model)")
+
+
 def _refuse(file: YamlFile, model: Mapping[str, Setting], given: GivenValues) -> None:
     """Raises Unreadable for what is no decoder, for adapters, and where the model is elsewhere."""
     parts = [
@@ -334,14 +346,8 @@ def _refuse(file: YamlFile, model: Mapping[str, Setting], given: GivenValues) ->
     if parts:
         one = model[parts[0]]
         raise one.unreadable(f"{one.name}: an encoder, or a part beside it: {DECODERS_ONLY}")
-    scheme = model.get(_SCHEME)
-    if scheme is not None and scheme.value not in ("none", "lora"):
-        text = f"{scheme.name} {scheme.value}: of {NEMO}'s adapters only LoRA is read"
-        raise scheme.unreadable(text)
-    needed = ("num_layers", "hidden_size", "num_attention_heads")
-    if scheme is not None and scheme.value == "lora" and given.model is None and needed[0] in model:
-        raise scheme.unreadable(f"{NEMO}'s adapters need the model by its name: give it (--model)")
-    missing = [name for name in needed if name not in model]
+    _refuse_adapters(model, given)
+    missing = [name for name in _NEEDED if name not in model]
     if missing and given.model is None:
         places = (model.get(key) for key in ("model_config", "restore_from_path"))
         elsewhere = next((one for one in places if one is not None), None)

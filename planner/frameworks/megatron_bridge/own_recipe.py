@@ -134,12 +134,17 @@ def arguments(own: Own, title: str) -> Arguments:
             if row is not None and row not in args.given and isinstance(one.value, bool | str):
                 attribute_names.take(args, row, one.value, name, one.file, one.line)
     _as_the_parser_asks(args, own)
+    _refuse_unknown(own, used)
+    return args
+
+
+def _refuse_unknown(own: Own, used: set[str]) -> None:
+    """Raises Unreadable at a setting of the model that no option stands for."""
     spoken = {name for option in OPTIONS for name, _ in settings_of(option)}
     for name, one in own.values.items():
         if name.startswith("model.") and name not in used | spoken | NO_EFFECT:
             text = f"{name} {_text(one.value)[:60]} is not understood, and may change the model"
             raise Unreadable(text, one.file, one.line)
-    return args
 
 
 def _take(args: Arguments, option: str, words: list[str], file: str, line: int) -> None:

@@ -38,13 +38,7 @@ class Options:
         if not any(_COMMANDS.search(ast.unparse(one.func)) for one in calls):
             return {}
         known = {one.arg for one in (*node.args.args, *node.args.kwonlyargs)}
-        rows = dict[str, Value]()
-        for one in calls:
-            words = [word.value for word in one.args if isinstance(word, ast.Constant)]
-            names = [_key(word) for word in words if isinstance(word, str)]
-            usual = next((word.value for word in one.keywords if word.arg == "default"), None)
-            if isinstance(usual, ast.Constant):
-                rows |= dict.fromkeys(names, usual.value)
+        rows = {key: usual for one in calls for key, usual in _usual(one)}
         return {key: one for key, one in {**rows, **self.plain}.items() if key in known}
 
     def of_method(self, call: Call) -> Value:
@@ -82,17 +76,9 @@ class Options:
         given = {**self.config(), **self.plain}
         if call.name not in _PARSES[:5]:
             given = self.document(next(iter(call.args), next(iter(call.kwargs.values()), None)))
-        claimed = {
-            key: None
-            for one in many
-            if isinstance(one, Class) and not one.bases
-            for key in one.attributes
-        }
-        left = {key: value for key, value in given.items() if key not in claimed}
-        return tuple(
-            _instance(one, given if isinstance(one, Class) and not one.bases else left, call.line)
-            for one in many
-        )
+        own = [one for one in many if isinstance(one, Class) and not one.bases]
+        left = _without(given, {key for one in own for key in one.attributes})
+        return tuple(_instance(one, given if one in own else left, call.line) for one in many)
 
     def _abbreviated(self, parser: Call, rows: dict[str, Value]) -> None:
         """Keeps options of which the command line has the first letters alone, as argparse does."""
@@ -207,3 +193,15 @@ def _one(values: list[Value]) -> Value:
 def _plain_of(words: list[str]) -> Any:
     plain = [_plain(one) for one in words]
     return plain if len(plain) > 1 else _one(plain)
+
+
+def _usual(decorator: ast.Call) -> Iterator[tuple[str, Value]]:
+    """The names of an option of click, each with its default."""
+    usual = next((word.value for word in decorator.keywords if word.arg == "default"), None)
+    if isinstance(usual, ast.Constant):
+        words = (word.value for word in decorator.args if isinstance(word, ast.Constant))
+        yield from ((_key(word), usual.value) for word in words if isinstance(word, str))
+
+
+def _without(given: Mapping[str, Value], claimed: set[str]) -> dict[str, Value]:
+    return {key: value for key, value in given.items() if key not in claimed}
