@@ -176,11 +176,18 @@ def launch_by(
         if one.launcher == launcher and one.program.text.endswith(program)
     ]
     if not launches:
-        raise Unreadable(f"no call of {launcher} {program} in {main}".replace("  ", " "))
+        what = f"no call of {launcher} {program}".rstrip()
+        raise Unreadable(f"{what} in {main}{_calls_instead(files, main)}")
     several = len(dict.fromkeys(map(_words, launches)))
     if several > 1 and assumed is not None:
         assumed.append(f"of {several} calls of {launcher} in {main} the last one is read")
     return launches[-1]
+
+
+def _calls_instead(files: Mapping[str, str], main: str) -> str:
+    """What a script calls instead of the program that is looked for."""
+    names = [one.program.text.rsplit("/", 1)[-1][:80] for one in evaluate(files, main).launches]
+    return f", which calls {', '.join(dict.fromkeys(names[:6]))}" if names else ""
 
 
 def _words(launch: ProgramCall) -> tuple[str, ...]:

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from planner.frameworks.bash import evaluate
+from planner.frameworks.python import hydra
 from planner.frameworks.read_results import Unreadable
 from planner.frameworks.training_calls import scripts
 
 # Folders above the first file that may hold what it names, where no repository ends before.
 _MOST_ABOVE = 3
 _MOST_NAMES = 200
-_MOST_ROUNDS = 3
+_MOST_ROUNDS = 4
 _KINDS = (".yaml", ".yml", ".json", ".toml", ".sh", ".bash", ".env")
 _BETWEEN = re.compile(r"[^\w./~${}+-]+")
 _LONGEST = 300  # characters of a path
@@ -26,8 +27,6 @@ _MODEL = re.compile(
     r"""["']?(?:\s*[:=]|\s)\s*["']?([\w./~${}+-]*/[\w./~${}+-]*|\.(?=["'\s]|$))"""
 )
 _CONFIG = ["config.json"]
-# Hydra's option for a YAML, by its name without the ending.
-_CONFIG_NAME = re.compile(r"--config[-_]name[= ][\"']?([\w-]+)\b(?!\.)")
 _CONFIG_OF_TUNE = re.compile(r"--config[= ]([\w/-]+)(?![\w./-])")
 # torchtitan's option for a registry module, which it imports.
 _MODULE = re.compile(r"--module[= ](\w+)\b(?!\.)")
@@ -52,6 +51,14 @@ class NamedFile(NamedTuple):
     text: str
 
 
+def _near(roots: Sequence[Path], found: Mapping[str, NamedFile]) -> list[Path]:
+    """Where to look: modules lie beside their program, Hydra's groups beside the first YAML."""
+    beside = dict.fromkeys(
+        one.path.parent for name, one in found.items() if name.endswith((*PYTHON, *_DATA))
+    )
+    return [roots[0], *(one for one in beside if one not in roots), *roots[1:]]
+
+
 def named_files(
     files: Mapping[str, str],
     paths: Sequence[str],
@@ -70,10 +77,12 @@ def named_files(
     known, found = dict(files), dict[str, NamedFile]()
     seen = {Path(path).resolve() for path in paths}
     for _ in range(_MOST_ROUNDS):
-        fresh = [path for path in _existing(_names(known, programs), roots) if path not in seen]
+        near = _near(roots, found)
+        existing = dict.fromkeys(_existing(_names(known, programs), near))
+        fresh = [path for path in existing if path not in seen]
         for path in fresh:
-            # Readers look a file up by the last part of its path.
-            name = path.name
+            # Readers look a file up by the last part of its path; Hydra's groups repeat it.
+            name = path.name if path.name not in known else f"{path.parent.name}/{path.name}"
             text = _text(path, most_bytes - sum(map(len, known.values())))
             if text is not None and not (programs or _is_wanted(name, text)):
                 continue
@@ -100,11 +109,15 @@ def _names(files: Mapping[str, str], programs: bool) -> list[str]:
 
 
 def _called(files: Mapping[str, str]) -> Iterator[str]:
+    # What bash does not read leaves out, so that a round with new ones finds the same again.
+    shell = {
+        name: text for name, text in files.items() if not name.endswith((*PYTHON, *_KINDS[:4]))
+    }
     for name in scripts(files):
         text = _COMMENT.sub("", files[name])
         yield from _SOURCED.findall(text)
         try:
-            outcome = evaluate(files, name)
+            outcome = evaluate(shell, name)
         except Unreadable:
             yield from _paths(text)
             continue
@@ -132,7 +145,7 @@ def _of_words(words: Sequence[str]) -> Iterator[str]:
     for word in words:
         yield from _paths(word)
     yield from _models(line)
-    yield from (f"{name}.yaml" for name in _CONFIG_NAME.findall(line))
+    yield from hydra.in_groups(words)
     yield from (f"{name}.py" for name in _MODULE.findall(line))
     if "tune" in words:
         yield from (f"recipes/configs/{name}.yaml" for name in _CONFIG_OF_TUNE.findall(line))
@@ -150,6 +163,7 @@ def _is_wanted(name: str, text: str) -> bool:
 def _of_python(text: str) -> Iterator[str]:
     """The modules of a script that may lie beside it, and the configurations that it names."""
     yield from _CONFIGURED.findall(text)
+    yield from hydra.named(text)
     for module, names, alone in _IMPORTED.findall(text):
         base = (module or alone).replace(".", "/")
         inside = (one.strip() for one in names.split(","))
@@ -178,6 +192,7 @@ def _stated(files: Mapping[str, str]) -> Iterator[str]:
             yield from _models(_COMMENT.sub("", text))
         if name.endswith(_DATA):
             yield from _paths(_COMMENT.sub("", text))
+            yield from hydra.named(text) if "defaults:" in text else ()
 
 
 def _models(text: str) -> Iterator[str]:

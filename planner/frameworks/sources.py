@@ -166,14 +166,17 @@ def _none_found(
         for problem in _stopped(framework, files)
         if problem.detail.startswith("line ") and " is missing" not in problem.detail
     }
-    called = unread_trainers.called(files)
+    called = unread_trainers.called(files) or unread_trainers.stated(files)
     said = [Problem(pointer="/files", code="no_framework", detail=called)] if called else []
     return RequestError([*said, *stopped.values(), unknown])
 
 
 def _stopped(framework: Framework, files: Mapping[str, str]) -> tuple[Problem, ...]:
+    assert framework.read is not None
     try:
-        reading_of(framework, files, 1)
+        framework.read(files, 1)
+    except Unreadable as error:
+        return _unreadable(error).problems
     except RequestError as error:
         return error.problems
     return ()
@@ -185,6 +188,11 @@ def reading_of(framework: Framework, files: Mapping[str, str], accelerators: int
     try:
         return framework.read(files, accelerators)
     except Unreadable as error:
-        pointer = join("/files", error.file) if error.file else "/files"
-        where = f"line {error.line}: " if error.line else ""
-        raise refuse(pointer, "unreadable", where + error.text) from None
+        named = framework.title in error.text or framework.name in error.text
+        raise _unreadable(error, "" if named else f" (read as {framework.title})") from None
+
+
+def _unreadable(error: Unreadable, of: str = "") -> RequestError:
+    pointer = join("/files", error.file) if error.file else "/files"
+    where = f"line {error.line}: " if error.line else ""
+    return refuse(pointer, "unreadable", f"{where}{error.text}{of}")

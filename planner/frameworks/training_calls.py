@@ -65,13 +65,13 @@ def training_call(
         outcome = evaluate(files, name)
         calls = [call for call in outcome.launches if trains(call)]
         if calls:
-            notes = (*outcome.notes, *_several(calls, title, name))
+            notes = (*outcome.notes, *several(calls, title, name))
             return TrainingCall(calls[-1], name, {**files, **outcome.files}, outcome.places, notes)
     known = ", ".join(files) or "none"
     raise Unreadable(f"no script calls a training program of {title} (files: {known})")
 
 
-def _several(calls: Sequence[ProgramCall], title: str, name: str) -> list[str]:
+def several(calls: Sequence[ProgramCall], title: str, name: str) -> list[str]:
     """A sentence on calls that differ, of which one is read."""
     count = len({tuple(word.text for word in one.arguments) for one in calls})
     return [f"of {count} calls of {title} in {name} the last one is read"] if count > 1 else []
@@ -216,7 +216,10 @@ def world(launch: ProgramCall) -> World:
         total, per_node = _count(settings, "--worker_num"), _count(settings, "--local_worker_num")
         nodes = total // per_node if total and per_node and total % per_node == 0 else None
     elif launch.launcher == "deepspeed":
+        each = slurm.get("SLURM_GPUS_PER_NODE")
         nodes, per_node = _of_deepspeed(settings)
+        if per_node is None and each and not _names_hosts(settings):
+            nodes, per_node = 1, each  # of the node that Slurm starts it on
     elif (of_mpi := _of_mpi(launch.before)) is not None:
         return of_mpi
     else:
@@ -240,9 +243,13 @@ def _of_deepspeed(settings: Sequence[Setting]) -> tuple[int | None, int | None]:
     counts = {len(host.partition(":")[2].split(",")) for host in hosts if ":" in host}
     nodes, each = (len(hosts), counts.pop()) if len(counts) == 1 else (None, None)
     each = _count(settings, "--num_gpus") or each
-    if each and not any(one.name in ("--hostfile", "-H", "--include", "-i") for one in settings):
+    if each and not _names_hosts(settings):
         nodes = 1  # without a list of hosts it starts on its own machine
     return _count(settings, "--num_nodes") or nodes, each
+
+
+def _names_hosts(settings: Sequence[Setting]) -> bool:
+    return any(one.name in ("--hostfile", "-H", "--include", "-i") for one in settings)
 
 
 def _of_mpi(words: Sequence[Argument]) -> World | None:

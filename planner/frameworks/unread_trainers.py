@@ -59,7 +59,8 @@ _TRAINS_NOTHING = re.compile(
 # Option of the command that completes a launch -> programs' own names for it.
 _OPTIONS = {
     "--model": re.compile(
-        r"((base|llm|lm|student|pretrained)_)?model(_name|_path|_id|_name_or_path)?|pretrain(ed)?|path"
+        r"((base|llm|lm|student|pretrained)_)?model(_name|_path|_id|_name_or_path)?|pretrain(ed)?|"
+        r"(config_)?path"
     ),
     "--seq-length": re.compile(
         r"(max_)?(seq|sequence|context|model_max|input|target)_?(len|length)|max_len(gth)?|"
@@ -70,6 +71,10 @@ _OPTIONS = {
 
 
 _OPEN = "..."  # a value that is to be given
+# A key of a configuration, or a name of a program, with its value.
+_SAYS = re.compile(
+    r"""^[ \t]*["']?([A-Za-z]\w*)["']?(?:[ ]*:[ ]*\w+)?[ ]*[:=][ ]*["']?([\w./-]+)""", re.MULTILINE
+)
 
 
 def _configs(call: ProgramCall) -> Iterator[str]:
@@ -92,10 +97,10 @@ def _last(path: str) -> str:
     return path.rsplit("/", 1)[-1]
 
 
-def _command(calls: Iterable[ProgramCall]) -> str:
-    """The shortest command that plans what the last call with such options says."""
+def _command(pairs: Iterable[tuple[str, str]]) -> str:
+    """The shortest command that plans what these names and values say, the last of each."""
     said = dict.fromkeys(_OPTIONS, _OPEN)
-    for option, value in chain.from_iterable(map(_pairs, calls)):
+    for option, value in pairs:
         for asked, pattern in _OPTIONS.items():
             if pattern.fullmatch(option) and _is_value(asked, value):
                 said[asked] = value
@@ -124,6 +129,16 @@ def _is_value(asked: str, value: str) -> bool:
     except UnknownName:
         return False
     return True
+
+
+def stated(files: Mapping[str, str]) -> str:
+    """What a configuration or a program of no known trainer says; "" if it says nothing."""
+    for name, text in files.items():
+        if name.endswith((*CONFIGS, ".py")):
+            command = _command((key.lower(), value) for key, value in _SAYS.findall(text))
+            if command != _command(()):
+                return f"{name} is of no known trainer; complete what it says: {command}"
+    return ""
 
 
 def called(files: Mapping[str, str]) -> str:
@@ -158,5 +173,5 @@ def called(files: Mapping[str, str]) -> str:
         return f"{names} trains nothing, by its name: give the script of a training"
     return (
         f"the script calls {names}, whose options are those of no known trainer; complete what "
-        f"was read: {_command(calls)}"
+        f"was read: {_command(chain.from_iterable(map(_pairs, calls)))}"
     )

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from planner.frameworks.accelerate import lightning
 from planner.frameworks.accelerate.trainer_calls import MARK, Calls
 from planner.frameworks.accelerate.trainer_options import LEFT_OPEN, Options
 from planner.frameworks.bash import Argument, ProgramCall, evaluate
@@ -18,7 +19,7 @@ from planner.frameworks.launch_files import given_with
 from planner.frameworks.python.scripts import PYTHON, Script
 from planner.frameworks.python.static_values import Value
 from planner.frameworks.read_results import Unreadable
-from planner.frameworks.training_calls import TrainingCall, scripts
+from planner.frameworks.training_calls import TrainingCall, scripts, several
 
 # Unsloth's, which has a reader of its own.
 _OTHER_LIBRARIES = re.compile(r"\bFast(?:\w*)Model\.from_pretrained\b")
@@ -46,7 +47,9 @@ def script_of(files: Mapping[str, str]) -> tuple[str, TrainingCall | None] | Non
             program = _program(files, one)
             if program is not None:
                 known = {**files, **outcome.files}
-                return program, TrainingCall(one, name, known, notes=tuple(outcome.notes))
+                alike = [each for each in outcome.launches if _program(files, each) == program]
+                notes = (*outcome.notes, *several(alike, program, name))
+                return program, TrainingCall(one, name, known, notes=notes)
     return None
 
 
@@ -85,6 +88,9 @@ def call(files: Mapping[str, str], accelerators: int | None) -> tuple[TrainingCa
     found = Calls()
     script = Script(known, name, found.take, words, environment)
     followed = script.follow(lambda: bool(found.arguments))
+    if found.by_lightning:
+        notes.append(lightning.NOTE)
+        launch = _by_lightning(script, found, launch)
     if not found.arguments:
         text = (
             "it makes no arguments of a Trainer, as far as it can be followed: give the script "
@@ -102,6 +108,19 @@ def call(files: Mapping[str, str], accelerators: int | None) -> tuple[TrainingCa
     )
     launch = replace(launch, arguments=arguments)
     return TrainingCall(launch, name, known, notes=tuple(notes)), options.sections()
+
+
+def _by_lightning(script: Script, found: Calls, launch: ProgramCall) -> ProgramCall:
+    """The call with the processes that Lightning's Trainer starts, and its arguments completed."""
+    lightning.follow(script, [*found.others, *found.models])
+    said = found.arguments[-1]
+    if (batch := lightning.batch_size(found.others)) is not None:
+        said.set("per_device_train_batch_size", *batch)
+    each, nodes = said.kwargs.pop("devices", None), said.kwargs.pop("num_nodes", 1)
+    if each is None or launch.before:
+        return launch
+    words = ("torchrun", f"--nnodes={nodes}", f"--nproc_per_node={each}")
+    return replace(launch, before=tuple(Argument(one, script.file, said.line) for one in words))
 
 
 def _shown(value: Value) -> str:

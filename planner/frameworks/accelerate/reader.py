@@ -73,6 +73,11 @@ KERNELS = {
     "flash_attention_3": "flash",
     "flex_attention": "flash",
 }
+_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
+_ALONE = (
+    "accelerate's configuration names no model and no batch: give the script that it launches, or "
+    "--model NAME --set max_length=... --set per_device_train_batch_size=..."
+)
 PRECISIONS = ("no", "bf16", "fp16", "fp8")
 MESH = "parallelism_config_"
 
@@ -81,7 +86,7 @@ Keyed = list[tuple[str, Setting]]
 
 def recognises(files: Mapping[str, str]) -> bool:
     """Whether the files launch accelerate or a trainer on it, or are its config alone."""
-    texts = [text for name, text in files.items() if name.endswith(SCRIPTS)]
+    texts = [_COMMENT.sub("", text) for name, text in files.items() if name.endswith(SCRIPTS)]
     if (found := trainers.trainer_of(files)) is not None:
         return found[0].title not in trainers.NAMED
     if verl_overrides.call(files, verl_overrides.on_fsdp) is not None:
@@ -216,7 +221,7 @@ def _model(files: Mapping[str, str], arguments: Values) -> ModelSpec:
             return find(arguments.text(*CONFIG) or stated, arguments.assumed)
         except UnknownName:
             if not arguments.has(*CONFIG, *LENGTH, "--per_device_train_batch_size"):
-                raise Unreadable(unread_trainers.called(files)) from None
+                raise Unreadable(unread_trainers.called(files) or _ALONE) from None
             stated = f"of the model ({stated}) is" if arguments.has(*CONFIG) else "is"
             raise Unreadable(
                 f"the config.json {stated} not among the files: give it, or the model by its name "

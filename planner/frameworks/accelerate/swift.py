@@ -86,6 +86,10 @@ def accumulated(settings: Mapping[str, Setting], size: int) -> Setting | None:
     return micro.model_copy(update={"name": "gradient_accumulation_steps", "value": str(steps)})
 
 
+# The processes of one of Ray's device_groups.
+_RANKS = re.compile(r"range\((?:(\d{1,6}), *)?(\d{1,6})\)")
+
+
 def world(call: ProgramCall) -> World:
     """The processes that its environment variables start; one without them."""
     if total := _dumped(call):
@@ -98,9 +102,12 @@ def world(call: ProgramCall) -> World:
 
 
 def _dumped(call: ProgramCall) -> World | None:
-    """The processes that its dump of all arguments names; None for a call."""
+    """The processes that its dump of all arguments names, or its groups of Ray; None for a call."""
     said = dict(word.text.lstrip("-").split("=", 1) for word in call.arguments if "=" in word.text)
     total, each = said.get("global_world_size", ""), said.get("local_world_size", "")
+    if ranks := _RANKS.search(said.get("ranks", "")):
+        total = str(int(ranks[2]) - int(ranks[1] or 0))
+        each = said.get("nproc_per_node", total)
     if not (total.isdigit() and each.isdigit()) or not 0 < int(each) <= int(total) < 1_000_000:
         return None
     return World(int(total) // int(each), int(each), int(total))

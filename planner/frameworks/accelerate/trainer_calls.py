@@ -8,13 +8,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from planner.frameworks.accelerate import lightning
 from planner.frameworks.python.static_values import Call, Instance
 
 PLAIN = ("TrainingArguments", "Seq2SeqTrainingArguments")
 # TRL's classes of arguments, whose defaults are its own -> what is trained.
 OF_TRL = {"SFTConfig": "sft", "DPOConfig": "dpo", "RewardConfig": "rm", "GRPOConfig": "grpo"}
 _OTHERS = r"(?:PPO|RLOO|OnlineDPO|XPO|NashMD|GKD|KTO|ORPO|CPO|BCO|PRM)Config"
-MARK = re.compile(rf"\b(?:{'|'.join((*PLAIN, *OF_TRL, _OTHERS))})\b")
+MARK = re.compile(
+    rf"\b(?:{'|'.join((*PLAIN, *OF_TRL, _OTHERS))})\b|(?<![\w.]){lightning.NAME.pattern}\("
+)
 GENERATING = re.compile(r"(PPO\w*|RLOO|OnlineDPO|XPO|NashMD|GKD|\w+GRPO)Config")
 PAIRED_OTHERWISE = re.compile(r"(KTO|ORPO|CPO|BCO|SimPO|PRM)Config")
 # Heads other than that of the next token, and models with an encoder beside the decoder.
@@ -37,7 +40,8 @@ _THEIRS = re.compile(r"\.*(transformers|trl|peft|alignment|open_r1|tl|hf)\b")
 class Calls:
     """The calls of a script, in the order in which they are reached.
 
-    loaded: how many models were loaded before the last trainer was made.
+    loaded: how many models were loaded before the last trainer was made.  by_lightning: whether
+    the last arguments are those of Lightning's Trainer.
     """
 
     arguments: list[Call] = field(default_factory=list)
@@ -47,10 +51,14 @@ class Calls:
     quantised: list[Call] = field(default_factory=list)
     others: list[Call] = field(default_factory=list)
     loaded: int = 0
+    by_lightning: bool = False
 
     def take(self, call: Call) -> None:
         kind = class_of(call)
-        if is_arguments(kind):
+        if (by_lightning := lightning.arguments(call)) is not None:
+            self.arguments.append(by_lightning)
+            self.by_lightning = True
+        elif is_arguments(kind) or handed_on(call):
             self.arguments.append(call)
         elif is_trainer(call):
             self.trainers.append(call)
@@ -79,6 +87,13 @@ def class_of(call: Call) -> str:
         bases = [one.rsplit(".", 1)[-1] for one in call.kind.bases if _is_theirs(one)]
         return next((one for one in bases if is_arguments(one)), "")
     return call.short if _is_theirs(call.name) else ""
+
+
+def handed_on(call: Call) -> str:
+    """The class of a module that is not among the files, by its name one of Trainer's arguments."""
+    kind = call.kind if isinstance(call, Instance) else None
+    names = kind.bases if kind is not None else (call.name,)
+    return next((one for one in names if one.rsplit(".", 1)[-1] in PLAIN), "")
 
 
 def is_trainer(call: Call) -> bool:

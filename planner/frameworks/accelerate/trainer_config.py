@@ -7,6 +7,8 @@ option of the call that names the file, or of a call that is not here.
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -41,6 +43,11 @@ _SECTIONS = (
          "target_modules": "lora_target_modules"},
     ),
 )  # fmt: skip
+# Keys of a model's configuration that are other things as options of a Trainer.
+_OF_MODEL = ("max_length", "_name_or_path", "model", "_wandb", "hidden_size", "num_hidden_layers",
+             "vocab_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
+             "head_dim", "model_type", "architectures", "task_specific_params", "seq_length",
+             "max_sequence_length", "quantization_config", "pre_seq_len", "num_layers")  # fmt: skip
 _METHODS = ("training_type", "training_method", "trainer_type", "algorithm")
 _DEEPEST = 3
 
@@ -60,7 +67,7 @@ def of_files(files: Mapping[str, str]) -> TrainerFile | None:
             continue
         if name.endswith(YAML) and not unread_trainers.known_trainer({name: text}):
             try:
-                document = yaml_files.read(text, name).values
+                document = _of_run(yaml_files.read(text, name).values)
             except Unreadable:
                 continue
             if places := tuple(_trainings(document, "")):
@@ -73,6 +80,31 @@ def of_files(files: Mapping[str, str]) -> TrainerFile | None:
             if isinstance(document, dict) and MARK in document and document.keys() & set(_MODELS):
                 return TrainerFile(name, document)
     return None
+
+
+def _of_run(document: dict[str, Any]) -> dict[str, Any]:
+    """The options of a run as Weights & Biases keeps them, with the model's; others as they are."""
+    if "_wandb" not in document:
+        return document
+    held = {key: _plain(one["value"]) for key, one in document.items()
+            if isinstance(one, dict) and "value" in one}  # fmt: skip
+    options = {key: one for key, one in held.items() if key not in _OF_MODEL and one is not None}
+    if isinstance(held.get("_name_or_path"), str):
+        options.setdefault("model_name_or_path", held["_name_or_path"])
+    if isinstance(frozen := held.get("quantization_config"), dict):
+        options |= {key: True for key in ("load_in_4bit", "load_in_8bit") if frozen.get(key)}
+    adapters = held.get("peft_config")
+    if isinstance(adapters, dict):
+        options["peft_config"] = next(iter(adapters.values()), {})
+    return options
+
+
+def _plain(value: Any) -> Any:
+    """A value that an older transformers wrote as Python's text, None and [] of it too."""
+    if isinstance(value, str) and (value == "None" or value[:1] in ("[", "{")):
+        with contextlib.suppress(ValueError, SyntaxError):
+            return ast.literal_eval(value)
+    return value
 
 
 def _trainings(document: Mapping[str, Any], place: str, depth: int = 0) -> Iterator[str]:
@@ -118,7 +150,7 @@ def call(files: Mapping[str, str]) -> TrainingCall | None:
     base = _by_script(files, name)
     program = Argument(_program(name, document), name, 1)
     launch = base.launch if base is not None else ProgramCall(program)
-    if document.keys() & set(_OF_SWIFT) and name.endswith(".json"):
+    if _is_of_swift(document, name) and (base is None or name.endswith(".json")):
         launch = replace(
             launch, program=Argument("sft", name, 1), before=(Argument("swift", name, 1),)
         )
@@ -130,6 +162,12 @@ def call(files: Mapping[str, str]) -> TrainingCall | None:
     if name.endswith(YAML):
         notes = (*notes, f"the keys of {name} are taken as options of transformers' Trainer")
     return TrainingCall(replace(launch, arguments=words), script, files, notes=notes)
+
+
+def _is_of_swift(document: Mapping[str, Any], name: str) -> bool:
+    """Whether a file has ms-swift's own keys; a YAML, more than one of them."""
+    own = document.keys() & {*_OF_SWIFT, "torch_dtype", "attn_impl", "template"}
+    return bool(document.keys() & {*_OF_SWIFT}) and (len(own) > 1 or name.endswith(".json"))
 
 
 def _program(name: str, document: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from cost_models.catalog.names import UnknownName
 from planner.frameworks import architecture, training_calls
 from planner.frameworks.accelerate import (
     python_trainer,
@@ -35,7 +36,7 @@ from planner.frameworks.given_values import (
     options,
 )
 from planner.frameworks.launch_files import GivenValues, given_with
-from planner.frameworks.named_models import is_encoder, names_none
+from planner.frameworks.named_models import find, is_encoder, names_none
 from planner.frameworks.python.scripts import PYTHON
 from planner.frameworks.read_results import Reading, Setting, Unreadable
 from planner.frameworks.training_calls import TrainingCall, World
@@ -98,7 +99,8 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
 def _call(files: Mapping[str, str]) -> tuple[TrainingCall, dict[str, Any]]:
     """The call with such options, and its keys that hold keys themselves."""
     call = trainer_config.call(files)
-    if call is None or is_one(files):
+    named = call is not None and not call.script.endswith((*trainer_config.YAML, ".json"))
+    if call is None or (is_one(files) and not (named and swift.launches(call.launch))):
         call = training_calls.training_call(files, launches, TITLE)
     return call, trainer_config.sections(files)
 
@@ -303,6 +305,16 @@ def _is_unnamed(values: Values, files: Mapping[str, str]) -> bool:
     return "config.json" not in files and names_none(str(stated.value or ""))
 
 
+def _is_unknown(stated: Setting, call: TrainingCall) -> bool:
+    """Whether a model's name is no preset, and its shapes are not among the files."""
+    try:
+        find(str(stated.value), [])
+    except UnknownName:
+        known = any(one.endswith("config.json") for one in call.files)
+        return not (known or "$" in str(stated.value) or names_none(str(stated.value)))
+    return False
+
+
 def _require(values: Values, trainer: Trainer, given: GivenValues, call: TrainingCall) -> None:
     """Raises Unreadable with all that is missing, how to give it, and what was read."""
     _refuse_encoder(values, given)
@@ -319,6 +331,10 @@ def _require(values: Values, trainer: Trainer, given: GivenValues, call: Trainin
     if not values.has(*trainer.length) and trainer.usual_length is None:
         missing.append("the sequence length")
         add.append(f"--set {trainer.length[0]}=...")
+    stated = values.settings.get("model_name_or_path")
+    if missing and given.model is None and stated is not None and _is_unknown(stated, call):
+        missing.append(f"a model that is known ({stated.value})")
+        add.insert(0, "--model NAME")
     if missing:
         _raise_missing(values, trainer, call, missing, add)
 

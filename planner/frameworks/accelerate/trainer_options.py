@@ -50,6 +50,12 @@ _NOT_TRAINED = re.compile(r"ref|teacher|reward|judge|embedder", re.IGNORECASE)
 _MOST_WRAPPED = 12
 
 
+def _handed(call: Call) -> dict[str, Value]:
+    """The arguments of a call, and those that it hands on to a function (datasets' map)."""
+    inner = call.kwargs.get("fn_kwargs")
+    return {**(inner if isinstance(inner, dict) else {}), **call.kwargs}
+
+
 class Options:
     """The options of the last trainer of a script.
 
@@ -261,13 +267,12 @@ class Options:
 
     def _length_of_calls(self) -> tuple[Value, int] | None:
         """The longest length to which a tokenizer cuts or fills up, else one handed to a call."""
+        handed = ((one, _handed(one)) for one in self.found.others if one.short not in _NO_CUT)
         stated = [
-            (one, one.kwargs[key], one.lines.get(key, one.line))
-            for one in self.found.others
+            (one, said[key], one.lines.get(key, one.line))
+            for one, said in handed
             for key in _LENGTHS
-            if one.short not in _NO_CUT
-            and isinstance(one.kwargs.get(key), int)
-            and one.kwargs[key] > 1
+            if isinstance(said.get(key), int) and said[key] > 1
         ]
         cuts = [
             (value, line) for one, value, line in stated if any(key in one.kwargs for key in _CUTS)

@@ -44,12 +44,17 @@ class Tests:
     def plain(self, operands: list[Value]) -> bool | None:
         self.say_unset([plain_text(word) for word in operands])
         return self.disjunction(
-            [self.shell.known(plain_text(word)) for word in operands], "-o", "-a"
+            [self.shell.tested(plain_text(word)) for word in operands], "-o", "-a"
         )
 
     def say_unset(self, texts: Sequence[str]) -> None:
         """Note what a comparison looks at and nothing here sets: the caller may."""
-        names = [name for text in texts for name in self.shell.unset_in(text)]
+        names = [
+            name
+            for text in texts
+            if self.shell.tested(text) == self.shell.known(text)
+            for name in self.shell.unset_in(text)
+        ]
         if names and any(text in _COMPARED for text in texts):
             shown = ", ".join(dict.fromkeys(names))[:200]
             self.shell.note(f"{shown} is not given: this test is taken as without it")
@@ -61,7 +66,7 @@ class Tests:
         ]
         self.say_unset(texts)
         items = [
-            f"\0{token}" if isinstance(token, str) else self.shell.known(text)
+            f"\0{token}" if isinstance(token, str) else self.shell.tested(text)
             for token, text in zip(tokens, texts, strict=True)
         ]
         return self.disjunction(items, "\0||", "\0&&")

@@ -76,19 +76,28 @@ class _Loop(Exception):
 class Shell(Calculations):
     """The evaluator of a script."""
 
-    def script(self, source: Source, arguments: Sequence[Value], called: bool = True) -> None:
+    def script(
+        self,
+        source: Source,
+        arguments: Sequence[Value],
+        called: bool = True,
+        sourced: bool = False,
+    ) -> None:
         """Evaluate the commands of a separate script, with its own #SBATCH lines.
 
         called: whether the arguments are complete; a user may give the outermost script more.
         """
         kept = self.current, self.line, self.positional, self.called, self.slurm
+        begun = self.main
         self.current, self.positional, self.called = source.file, tuple(arguments), called
+        self.main = begun if sourced else source.file
         self.charge(len(source.text))
         try:
             self.batch(source)
             self.statements(parse(source))
         finally:
             self.current, self.line, self.positional, self.called, self.slurm = kept
+            self.main = begun
 
     def batch(self, source: Source) -> None:
         """Record the options of #SBATCH and #PBS lines, and set the variables that follow."""

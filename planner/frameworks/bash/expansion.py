@@ -12,6 +12,8 @@ from operator import itemgetter
 from planner.frameworks.bash import arithmetic, tree
 from planner.frameworks.bash.conditions import plain_text
 from planner.frameworks.bash.launches import Argument, Outcome
+from planner.frameworks.bash.patterns import NO_FILES, WILDCARDS
+from planner.frameworks.bash.source import short
 from planner.frameworks.bash.tree import Value, Word
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.read_results import Unreadable
@@ -23,11 +25,6 @@ MAX_MARKS = 50_000
 # Private-use characters from here on are placeholders for unknown values.
 _FIRST_MARK = 0xF0000
 MARK = re.compile(f"[{chr(_FIRST_MARK)}-{chr(_FIRST_MARK + 0xFFFD)}]")
-# Wildcards outside quotes, which bash matches against files (quoted characters are \0 here).
-_WILDCARDS = re.compile(r"[*?]|\[[!^]?[^/][^]/]*\]")
-# Unquoted values with wildcards that no file name would match: `[0]*3+[1]*58`, `key=[a]`,
-# `Et|(t|)*6`, `M-M*-`.
-_NO_FILES = re.compile(r"[=|(),+]|\[\d+\]\*\d|^[A-Z*-]*[A-Z][A-Z*-]*$")
 # Variables that bash, the login or Slurm sets, to values that no script shows.
 _AMBIENT = frozenset(
     re.findall(
@@ -37,6 +34,8 @@ _AMBIENT = frozenset(
         "SLURM_NODELIST SLURM_PROCID SLURM_SUBMIT_DIR TMPDIR UID USER 0 $ ! ? -",
     )
 )
+# Which process or node this is; a launch is read as the first one runs it.
+_RANKS = re.compile(r"\$\{?(?:(?:\w+_)?RANK|SLURM_(?:PROC|NODE|LOCAL)ID|NODE_ID)\}?")
 
 
 class _Fields:
@@ -61,7 +60,7 @@ class _Fields:
         pattern = "".join(
             re.sub(r"[^/]", "\0", text) if quoted else text for text, _, quoted in runs
         )
-        if not _WILDCARDS.search(pattern) or _NO_FILES.search("".join(run[0] for run in runs)):
+        if not WILDCARDS.search(pattern) or NO_FILES.search("".join(run[0] for run in runs)):
             return tuple(run[:2] for run in runs)
         return tuple(
             (text if quoted else re.sub(r"[*?[]", lambda one: self.unknown(one[0]), text), line)
@@ -124,7 +123,7 @@ class Expansion(ABC):
         self.marks: list[tuple[str, bool]] = []
         self.marked: dict[tuple[str, bool], str] = {}
         self.defaults: dict[str, None] = {}
-        self.current = ""
+        self.current = self.main = ""
         self.line = 0
         self.depth = self.commands = self.expanded = 0
 
@@ -173,7 +172,7 @@ class Expansion(ABC):
 
     def unknown(self, source: str, unset: bool = False) -> str:
         """The placeholder character of an unknown value or of an unset variable."""
-        key = (source[:80], unset)
+        key = (short(source), unset)
         if key not in self.marked:
             if len(self.marks) >= MAX_MARKS:
                 raise self.error("too many values are unknown")
@@ -192,6 +191,10 @@ class Expansion(ABC):
         )
         return None if MARK.search(text) else text
 
+    def tested(self, text: str) -> str | None:
+        """The text as a test sees it on the first node, in its first process."""
+        return "0" if _RANKS.fullmatch(self.shown(text)) else self.known(text)
+
     def unset_in(self, text: str) -> list[str]:
         """The unset variables in a text, as they are written."""
         found = (self.marks[ord(mark) - _FIRST_MARK] for mark in MARK.findall(text))
@@ -209,6 +212,8 @@ class Expansion(ABC):
             return None if given is None else ((given, 0),)
         if name == "#":
             return ((str(len(self.positional)), line),)
+        if name in ("0", "BASH_SOURCE") and self.current:
+            return ((f"./{self.main if name == '0' else self.current}", line),)
         if name in self.variables:
             value = self.variables[name]
             if isinstance(value, list):
@@ -256,6 +261,8 @@ class Expansion(ABC):
             return self.lookup(part.name, part.line, part.source)
         found = self.variables.get(part.name)
         place = self.number(part.index)
+        if part.name == "BASH_SOURCE" and place == 0:
+            return self.lookup(part.name, part.line, part.source)
         if place is None or part.name in _AMBIENT:
             return ((self.unknown(part.source), part.line),)
         if isinstance(found, list):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 
 from planner.frameworks.read_results import Unreadable
 
 _LAUNCHERS = re.compile(r"(?:python[\d.]*|torchrun|deepspeed|accelerate|msrun|tune)")
 
 # Commands that start a program without naming python.
-STARTERS = ("srun", "uv")
+STARTERS = ("srun", "uv", "apptainer", "singularity")
 # The words of a trainer's console command -> its tasks.
 _COMMANDS = {
     ("megatron",): ("sft", "pt", "rlhf"),
@@ -20,10 +21,7 @@ _COMMANDS = {
     ("llamafactory-cli",): ("train",),
     ("axolotl",): ("train",),
     ("swift",): ("sft", "pt", "rlhf"),
-    ("litgpt",): (
-        "pretrain", "finetune", "finetune_full", "finetune_lora", "finetune_adapter",
-        "finetune_adapter_v2",
-    ),
+    ("litgpt",): ("pretrain*", "finetune*"),  # forks add to them
     ("trl",): ("sft", "dpo", "reward", "grpo", "kto", "rloo"),
 }  # fmt: skip
 
@@ -113,7 +111,9 @@ def console_script(names: Sequence[str | None]) -> int:
     for command, tasks in _COMMANDS.items():
         for start in starts:
             task = start + len(command)
-            if tuple(said[start:task]) == command and said[task : task + 1] and said[task] in tasks:
+            if tuple(said[start:task]) == command and any(
+                fnmatchcase(one, known) for one in said[task : task + 1] for known in tasks
+            ):
                 return task
     return 0
 

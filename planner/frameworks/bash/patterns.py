@@ -5,6 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
+# Wildcards outside quotes, which bash matches against files (quoted characters are \0 here).
+WILDCARDS = re.compile(r"[*?]|\[[!^]?[^/][^]/]*\]")
+# Unquoted values with wildcards that no file name would match: `[0]*3+[1]*58`, `key=[a]`,
+# `Et|(t|)*6`, `M-M*-`.
+NO_FILES = re.compile(r"[=|(),+]|\[\d+\]\*\d|^[A-Z*-]*[A-Z][A-Z*-]*$")
 MAX_WORK = 100_000
 _TRIMMED = re.compile(r"\$\{(\w+)(##?|%%?)(.+)\}", re.DOTALL)
 _REPLACED = re.compile(r"\$\{(\w+)/([/#%]?)((?:[^/\\]|\\.)+)(?:/(.*))?\}", re.DOTALL)

@@ -41,7 +41,13 @@ class Programs(Substitutions, ABC):
     """Evaluation of program calls."""
 
     @abstractmethod
-    def script(self, source: Source, arguments: Sequence[Value], called: bool = True) -> None:
+    def script(
+        self,
+        source: Source,
+        arguments: Sequence[Value],
+        called: bool = True,
+        sourced: bool = False,
+    ) -> None:
         """Evaluate the commands of a separate script."""
 
     @abstractmethod
@@ -94,7 +100,7 @@ class Programs(Substitutions, ABC):
             if verb == "read":
                 self.inside += 1
                 with suppress(Return):
-                    self.script(source, arguments or self.positional, self.called)
+                    self.script(source, arguments or self.positional, self.called, sourced=True)
                 self.inside -= 1
             else:
                 with Copy(self, True), suppress(Exit):

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+
+_LONGEST_SOURCE = 80
+_CLOSED_BY = {"$((": "))", "$(": ")", "${": "}", "`": "`"}
+
+
+def short(source: str) -> str:
+    """The source of a value, cut so that a script that holds it can be parsed."""
+    if len(source) <= _LONGEST_SOURCE:
+        return source
+    begin = next((one for one in _CLOSED_BY if source.startswith(one)), "")
+    inner = re.sub(r"[^\w ./-]", "", source[len(begin) : _LONGEST_SOURCE // 2])
+    return f"{begin}{inner}...{_CLOSED_BY.get(begin, '')}"
 
 
 class Source:

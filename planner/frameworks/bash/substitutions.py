@@ -69,6 +69,9 @@ class Substitutions(Expansion, ABC):
         self.charge(len(self.variables))
         kept = dict(self.variables)
         with self.deeper():
+            folder = self.entered(body)
+            if folder is not None:
+                return folder
             for chain in body:
                 text = self.one_printed(chain)
                 if text is None or sum(map(len, texts)) > MAX_PRINTED:
@@ -77,6 +80,22 @@ class Substitutions(Expansion, ABC):
                 texts.append(text)
         self.variables = kept
         return "".join(texts).rstrip("\n")
+
+    def entered(self, body: tree.Statements) -> str | None:
+        """The folder that `cd FOLDER && pwd` prints, as it is written; None for anything else."""
+        pipelines = [
+            one for chain in body for one in (chain.first, *(rest for _, rest in chain.rest))
+        ]
+        steps = [command for one in pipelines for command in one.commands]
+        if len(steps) != 2:
+            return None
+        texts = [self.known_words(one) for one in steps if isinstance(one, tree.Simple)]
+        if len(texts) != 2:
+            return None
+        match [one for one in texts[0] if not one.startswith("-")], texts[1][:1]:
+            case ["cd", folder], ["pwd"]:
+                return folder.rstrip("/") or "/"
+        return None
 
     def one_printed(self, chain: tree.Chain) -> str | None:
         """What one command prints, or an assignment, which prints nothing; None for any other."""
@@ -148,7 +167,18 @@ def _filled(place: re.Match[str], given: object) -> str:
     return text if place[2] is None else text[: int(place[2])]
 
 
+def _operands(words: Sequence[str]) -> Sequence[str]:
+    return [one for one in words if not one.startswith("-")]
+
+
+def _itself(words: Sequence[str]) -> str | None:
+    """A path as it is written: where links lead changes no launch."""
+    paths = _operands(words)
+    return paths[0] + "\n" if len(paths) == 1 else None
+
+
 def _basename(words: Sequence[str]) -> str | None:
+    words = _operands(words)
     if not 1 <= len(words) <= 2 or not words[0].strip("/"):
         return None
     name = words[0].rstrip("/").rsplit("/", 1)[-1]
@@ -157,6 +187,7 @@ def _basename(words: Sequence[str]) -> str | None:
 
 
 def _dirname(words: Sequence[str]) -> str | None:
+    words = _operands(words)
     if len(words) != 1 or not words[0].strip("/"):
         return None
     folder, slash, _ = words[0].rstrip("/").rpartition("/")
@@ -178,6 +209,8 @@ _PRINTERS: dict[str, Callable[[Sequence[str]], str | None]] = {
     "printf": formatted,
     "basename": _basename,
     "dirname": _dirname,
+    "readlink": _itself,
+    "realpath": _itself,
     "which": _which,
     "command": _command,
 }

@@ -31,6 +31,7 @@ _TRAIN = re.compile(r"^train:\s*$", re.MULTILINE)
 _MICRO = re.compile(r"^\s+micro_batch_size:", re.MULTILINE)
 _OTHER_TASKS = re.compile(r"(finetune_)?adapter(_v2)?")
 _TASKS = re.compile(rf"finetune(_full|_lora)?|pretrain|full|lora|{_OTHER_TASKS.pattern}")
+_STARTS = ("pretrain_", "finetune_")
 # Precision of a plan by Fabric's.
 _HALF = {
     "bf16-true": "bf16", "bf16-mixed": "bf16", "16-true": "fp16", "16-mixed": "fp16",
@@ -52,7 +53,7 @@ def launches(call: ProgramCall) -> bool:
     """Whether a call is one of LitGPT's trainings."""
     before = [word.text.rsplit("/", 1)[-1] for word in call.before]
     if before[-1:] == ["litgpt"]:
-        return bool(_TASKS.fullmatch(call.program.text))
+        return call.program.text.startswith(_STARTS) or bool(_TASKS.fullmatch(call.program.text))
     first = call.arguments[0].text if call.arguments else ""
     return call.program.text == "litgpt" and bool(_TASKS.fullmatch(first))
 
@@ -153,9 +154,14 @@ def _task(values: Values, call: training_calls.TrainingCall | None) -> str:
     words = []
     if call is not None:
         words = [call.launch.program.text, *(one.text for one in call.launch.arguments[:2])]
+    if words and words[0].startswith(_STARTS) and not _TASKS.fullmatch(words[0]):
+        raise Unreadable(f"{words[0]} is of a fork of {TITLE}: not read", values.file)
     if any(map(_OTHER_TASKS.fullmatch, words)):
         raise Unreadable("LLaMA-Adapter adds parts to the model, which no plan has", values.file)
     if "pretrain" in words or values.has("model_name", "model_config", "initial_checkpoint_dir"):
+        if values.has("lora_r"):
+            rank = values.settings["lora_r"]
+            raise rank.unreadable("pre-training of adapters is of a fork of LitGPT: not read")
         return "pretrain"
     whole = {"full", "finetune_full"} & set(words)
     adapted = values.has("lora_r") or {"lora", "finetune_lora", "finetune"} & set(words)
@@ -179,7 +185,7 @@ def _world(values: Values, task: str, accelerators: int | None) -> tuple[int, in
     if stated not in (None, "auto", "-1"):
         return nodes, nodes * values.integer("devices", most=DEGREE)
     if not accelerators or accelerators % nodes:
-        raise Unreadable("the files do not say how many accelerators run it: give a cluster")
+        raise Unreadable("LitGPT's files do not say how many accelerators run it: give a cluster")
     return nodes, accelerators
 
 
@@ -200,7 +206,7 @@ def _plan(
         values.assume(f"a batch of {batch} is {steps * micro * world} on {world} ranks")
     if not values.has("train.max_seq_length"):
         raise Unreadable(
-            "the files do not say how long samples are cut: --set train.max_seq_length=...",
+            "LitGPT's files do not say how long samples are cut: --set train.max_seq_length=...",
             values.file,
         )
     stated = values.choice("precision", choices=_HALF, default="bf16-mixed")

@@ -101,6 +101,9 @@ def _named(values: Values) -> ModelSpec | None:
         raise values.fault((), "a key of MaxText is missing")
     for key in (*DEFAULTS, "decoder_block", "mlp_activations", "num_experts", "use_qk_norm"):
         values.text(key)
+    if values.integer("global_parameter_scale", default=1) != 1:
+        text = f"scales {name}, which is then another model: give it (--model)"
+        raise values.fault(("global_parameter_scale",), text)
     try:
         found = find(NAMES.get(name, re.sub(r"^(llama|gemma)(?=\d)", r"\1-", name)))
     except UnknownName as error:
@@ -173,6 +176,24 @@ def _size(values: Values, axis: str) -> int:
     return values.integer(inside, default=1) * outer
 
 
+def _scales(values: Values) -> dict[str, int]:
+    """How many times its base each size is, by global_parameter_scale (configs/types.py)."""
+    key = "global_parameter_scale"
+    scale = values.integer(key, default=1)
+    doublings = scale.bit_length() - 1
+    if scale != 1 << doublings:
+        raise values.fault((key,), f"is {scale}, which is no power of two: MaxText refuses it")
+    layers, left = divmod(doublings, 3)
+    heads = 1 << (layers + (left > 0))
+    return {
+        "num_layers": 1 << layers,
+        "hidden_size": 1 << (layers + (left > 1)),
+        "num_attention_heads": heads,
+        "num_query_groups": heads,
+        "ffn_hidden_size": heads,
+    }
+
+
 def _model(values: Values) -> ModelSpec:
     kinds = {name: kind for kind, name in BLOCKS.items()}
     block = values.choice("decoder_block", choices=kinds, default="llama2")
@@ -182,6 +203,8 @@ def _model(values: Values) -> ModelSpec:
         for field, (key, _) in PLAIN.items()
         if key in DEFAULTS
     }
+    for field, times in _scales(values).items():
+        fields[field] *= times
     values.text("mlp_activations")
     values.boolean("enable_dropout")
     values.boolean("sparse_matmul", default=True)

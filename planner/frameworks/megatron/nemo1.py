@@ -9,14 +9,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
+from cost_models.catalog.names import UnknownName
+from planner.frameworks import training_calls, yaml_files
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import GivenValues
+from planner.frameworks.lora_settings import adapter_fields
 from planner.frameworks.megatron.printed_arguments import TranslatedLaunch, words_of
 from planner.frameworks.megatron.yaml_config import DOTTED, MODEL_ARGS
+from planner.frameworks.named_models import find
+from planner.frameworks.python.hydra import in_groups
 from planner.frameworks.read_results import Setting, Unreadable
-from planner.frameworks.training_calls import DECODERS_ONLY, World
+from planner.frameworks.training_calls import DECODERS_ONLY, TrainingCall, World
 from planner.frameworks.yaml_files import YamlFile
 
 YAML = (".yaml", ".yml")
@@ -37,6 +44,7 @@ _ALIGNER = re.compile(r"^  (ppo|reinforce|rs|grpo|kd|spin|draftp?|rm|dpo|sft):",
 # Attribute of NeMo 1 -> of Megatron-LM's parser.
 _NAMES = {
     "encoder_seq_length": "seq_length",
+    "data.train_ds.max_seq_length": "seq_length",
     "activations_checkpoint_granularity": "recompute_granularity",
     "activations_checkpoint_method": "recompute_method",
     "activations_checkpoint_num_layers": "recompute_num_layers",
@@ -56,14 +64,84 @@ moe_token_dispatcher_type make_vocab_size_divisible_by vocab_size overlap_p2p_co
 window_size moe_ffn_hidden_size
 """
 _SAME = frozenset(_SAMES.split())
+_NEEDED = ("num_layers", "hidden_size", "num_attention_heads")
+_SCHEME = "peft.peft_scheme"
 _GATED = {"swiglu": True, "fast-swiglu": True, "gelu": False, "squared-relu": False}
 _DISTRIBUTED = ("distributed_fused_adam", "mcore_distributed_optim", "adamw_fp32OptState")
 # NeMo's formula for the width of an MLP, which is the parser's default.
 _FOUR_TIMES = re.compile(r"\$\{multiply: *4, *\$\{\.hidden_size\}\}")
 
 
+# Its programs, and what their configurations say where a call overrides it not: those of
+# megatron_gpt_config.yaml and megatron_gpt_finetuning_config.yaml of NeMo 1.23.
+_PROGRAM = re.compile(r"(^|/)megatron_\w*(pretrain|finetun|continue_train|sft|tuning)\w*\.py$")
+_TUNES = re.compile(r"finetun|sft|tuning")
+_USUAL = {
+    "trainer.devices": "1", "trainer.num_nodes": "1", "model.tensor_model_parallel_size": "1",
+    "model.pipeline_model_parallel_size": "1", "model.micro_batch_size": "4",
+}  # fmt: skip
+_PRETRAINED = {
+    "model.global_batch_size": "8", "model.encoder_seq_length": "512", "model.num_layers": "12",
+    "model.hidden_size": "768", "model.ffn_hidden_size": "3072", "model.num_attention_heads": "12",
+    "model.activation": "gelu", "model.tokenizer.library": "megatron",
+    "model.tokenizer.type": "GPT2BPETokenizer",
+}  # fmt: skip
+_TUNED = {
+    "model.global_batch_size": "128", "model.data.train_ds.max_seq_length": "2048",
+    "model.peft.lora_tuning.adapter_dim": "32",
+    "model.peft.lora_tuning.target_modules": "[attention_qkv]",
+}  # fmt: skip
+# Modules with adapters -> Megatron-Core's names.
+_MODULES = {
+    "attention_qkv": ("linear_qkv",), "attention_dense": ("linear_proj",),
+    "mlp_fc1": ("linear_fc1",), "mlp_fc2": ("linear_fc2",),
+    "attention": ("linear_qkv", "linear_proj"), "mlp": ("linear_fc1", "linear_fc2"),
+    "all": ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
+}  # fmt: skip
+
+
+def call_of(files: Mapping[str, str]) -> TrainingCall | None:
+    """The call of one of NeMo 1's programs with overrides; None if no script has one."""
+    hints = ("megatron_",)
+    return training_calls.training_call_if_any(files, hints, _starts, NEMO)
+
+
+def _starts(launch: ProgramCall) -> bool:
+    said = any(
+        word.text.lstrip("+").startswith(("model.", "trainer.")) for word in launch.arguments
+    )
+    return said and _PROGRAM.search(launch.program.text) is not None
+
+
+def file_of(found: TrainingCall, files: Mapping[str, str]) -> YamlFile:
+    """The configuration that a call names, or an empty one in its place."""
+    words = [word.text for word in found.launch.arguments]
+    for name in in_groups(words):
+        last = name.rsplit("/", 1)[-1]
+        if last in files:
+            return yaml_files.read(files[last], last)
+    return YamlFile(found.script, {}, {})
+
+
+def overrides(found: TrainingCall, beside: YamlFile, notes: list[str]) -> Iterator[Setting]:
+    """What a call says, after the values that its program's own configuration has."""
+    program = found.launch.program
+    if not beside.values:
+        more = _TUNED if _TUNES.search(program.text) else _PRETRAINED
+        notes.append("what the call leaves out is as in NeMo 1.23's program")
+        for name, text in (_USUAL | more).items():
+            yield Setting(name=name, value=text, file=program.file, line=program.line)
+    for word in found.launch.arguments:
+        key, equals, text = word.text.lstrip("+").partition("=")
+        if equals and not key.startswith("-"):
+            held = text if word.known or "${" in text else f"${{{text.strip('$')}}}"
+            yield Setting(name=key, value=held.strip("\"'"), file=word.file, line=word.line)
+
+
 def trainer_of(files: Mapping[str, str]) -> tuple[str, str] | None:
     """The name of the YAML of one of these trainers, and the trainer; None if there is none."""
+    if (found := call_of(files)) is not None:
+        return found.script, NEMO
     for name, text in files.items():
         if not name.endswith(YAML) or _ALIGNER.search(text):
             continue
@@ -74,15 +152,23 @@ def trainer_of(files: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def translated(
-    file: YamlFile, title: str, given: GivenValues, known: Mapping[str, Any], size: int | None
+    file: YamlFile,
+    title: str,
+    given: GivenValues,
+    known: Mapping[str, Any],
+    size: int | None,
+    found: TrainingCall | None = None,
 ) -> TranslatedLaunch:
-    """Its settings as Megatron-LM's options; raises Unreadable."""
+    """Its settings as Megatron-LM's options, with those of a call; raises Unreadable."""
     notes = file.notes()
-    said = (*file.settings(), *given.settings())
+    called = () if found is None else tuple(overrides(found, file, notes))
+    said = (*file.settings(), *called, *given.settings())
     settings = {one.name.removeprefix(f"{MODEL_ARGS}.").lstrip("+"): one for one in said}
+    adapters: Mapping[str, Any] = {}
     if title == FLAGSCALE:
         words, world = tuple(_flags(settings, known, notes)), World(None, None, size)
     else:
+        given, adapters = _restored(settings, given, notes)
         words, world = _of_nemo(file, settings, known, given, notes)
     extra = [one for one in given.settings() if one.name.startswith("--")]
     words += tuple(
@@ -91,7 +177,30 @@ def translated(
     )  # fmt: skip
     program = Argument("pretrain_gpt.py", file.name, 1)
     launch = ProgramCall(program=program, arguments=words)
-    return TranslatedLaunch(launch, given.model, world, tuple(notes), ())
+    return TranslatedLaunch(launch, given.model, world, tuple(notes), (), adapters)
+
+
+def _restored(
+    settings: Mapping[str, Setting], given: GivenValues, notes: list[str]
+) -> tuple[GivenValues, Mapping[str, Any]]:
+    """The values with the model of the .nemo file that training starts from, and LoRA's fields."""
+    source, scheme = (settings.get(f"model.{one}") for one in ("restore_from_path", _SCHEME))
+    if given.model is None and source is not None and "model.num_layers" not in settings:
+        last = str(source.value).rsplit("/", 1)[-1].removesuffix(".nemo")
+        with suppress(UnknownName):
+            given = replace(given, model=find(last, notes))
+    if scheme is None or str(scheme.value) != "lora" or given.model is None:
+        return given, {}
+    rank, dropout, modules = (
+        settings.get(f"model.peft.lora_tuning.{one}")
+        for one in ("adapter_dim", "adapter_dropout", "target_modules")
+    )
+    names = re.findall(r"\w+", str(modules.value)) if modules is not None else ["attention_qkv"]
+    said = [name for one in names for name in _MODULES.get(one, (one,))]
+    place = modules or scheme
+    targets = place.model_copy(update={"value": " ".join(said)})
+    share = float(str(dropout.value)) if dropout is not None else 0.0
+    return given, adapter_fields(given.model, _count(rank) or 32, targets, share)
 
 
 def _flags(
@@ -218,6 +327,17 @@ def _by_value(
     return found
 
 
+def _refuse_adapters(model: Mapping[str, Setting], given: GivenValues) -> None:
+    scheme = model.get(_SCHEME)
+    if scheme is None or scheme.value == "none":
+        return
+    if scheme.value != "lora":
+        text = f"{scheme.name} {scheme.value}: of {NEMO}'s adapters only LoRA is read"
+        raise scheme.unreadable(text)
+    if given.model is None and _NEEDED[0] in model:
+        raise scheme.unreadable(f"{NEMO}'s adapters need the model by its name: give it (--model)")
+
+
 def _refuse(file: YamlFile, model: Mapping[str, Setting], given: GivenValues) -> None:
     """Raises Unreadable for what is no decoder, for adapters, and where the model is elsewhere."""
     parts = [
@@ -226,11 +346,8 @@ def _refuse(file: YamlFile, model: Mapping[str, Setting], given: GivenValues) ->
     if parts:
         one = model[parts[0]]
         raise one.unreadable(f"{one.name}: an encoder, or a part beside it: {DECODERS_ONLY}")
-    scheme = model.get("peft.peft_scheme")
-    if scheme is not None and scheme.value != "none":
-        raise scheme.unreadable(f"{scheme.name} {scheme.value}: NeMo 1's adapters are not read")
-    needed = ("num_layers", "hidden_size", "num_attention_heads")
-    missing = [name for name in needed if name not in model]
+    _refuse_adapters(model, given)
+    missing = [name for name in _NEEDED if name not in model]
     if missing and given.model is None:
         places = (model.get(key) for key in ("model_config", "restore_from_path"))
         elsewhere = next((one for one in places if one is not None), None)

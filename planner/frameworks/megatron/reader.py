@@ -83,6 +83,7 @@ def recognises(files: Mapping[str, str]) -> bool:
     foreign = launch.launcher == "deepspeed" or words & {"--deepspeed", "--deepspeed_config"}
     dims = words & {"--num-layers", "--micro-batch-size", "--tensor-model-parallel-size"}
     pretrains = launch.program.text.rsplit("/", 1)[-1].startswith("pretrain_")
+    pretrains &= "litgpt" not in {word.text for word in launch.before}
     return bool(not foreign and not words & MINDSPEED_OPTIONS and (dims or pretrains))
 
 
@@ -197,11 +198,13 @@ def _read_policy(run: Config, files: Mapping[str, str], size: int | None) -> Rea
 
 
 def _read_sections(name: str, title: str, files: Mapping[str, str], size: int | None) -> Reading:
-    """Reads a YAML of FlagScale or NeMo 1."""
-    file = yaml_files.read(files[name], name)
+    """Reads a YAML of FlagScale or NeMo 1, or a call of NeMo 1 that overrides one."""
+    call = nemo1.call_of(files)
+    file = nemo1.file_of(call, files) if call is not None else yaml_files.read(files[name], name)
     known = known_arguments(PACKAGE)["flags"]
-    translated = nemo1.translated(file, title, given_with(files), known, size)
-    found = TrainingCall(translated.launch, file.name, files)
+    translated = nemo1.translated(file, title, given_with(files), known, size, call)
+    notes = call.notes if call is not None else ()
+    found = TrainingCall(translated.launch, file.name, files, notes=notes)
     return _translated(translated, found, title, size)
 
 

@@ -18,7 +18,6 @@ from planner.frameworks.megatron import attribute_names
 from planner.frameworks.megatron.options import OPTIONS
 from planner.frameworks.megatron_bridge import reader
 from planner.frameworks.megatron_bridge.peft import PARTIAL_TRAINING, adapter_class
-from planner.frameworks.megatron_bridge.reader import OWN_RECIPE
 from planner.frameworks.megatron_bridge.rules import EXPANDABLE, RULES
 from planner.frameworks.megatron_bridge.settings import settings, translated
 
@@ -115,5 +114,4 @@ FRAMEWORK = LAUNCH.framework(
     blocks=megatron.patterns.BLOCKS,
     parts=megatron.patterns.PARTS,
     lacks=megatron.patterns.lacks,
-    no_reader=OWN_RECIPE,
 )

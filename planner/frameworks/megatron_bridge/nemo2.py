@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from pathlib import PurePosixPath
 from typing import Any
 
 from cost_models import package_files
@@ -20,16 +21,21 @@ from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import SET, GivenValues
 from planner.frameworks.megatron_bridge import nemo2_performance as performance
 from planner.frameworks.megatron_bridge.nemo2_names import DEFAULTS, GROUPS, KEYS, PRECISIONS, WORDS
+from planner.frameworks.megatron_bridge.nemo2_script import (
+    FUNCTIONS,
+    OVERLAP,
+    TITLE,
+    class_of,
+    last_made,
+    leaves,
+)
 from planner.frameworks.megatron_bridge.recipes import Recipe
-from planner.frameworks.python.static_evaluation import Program
 from planner.frameworks.python.static_values import Call, Unknown
 from planner.frameworks.read_results import StatedValue, Unreadable
 
-TITLE = "NeMo 2"
 TASKS = ("pretrain", "finetune")
-FUNCTIONS = ("pretrain_recipe", "finetune_recipe")
+_STRATEGY = "MegatronStrategy"
 CHOICES = ("performance_mode", "peft_scheme")
-OVERLAP = "MegatronCommOverlapCallback"
 _FACTORY = re.compile(r"([\w.-]+?)(?:_recipe)?(?:\((.*)\))?", re.DOTALL)
 
 
@@ -73,7 +79,8 @@ def _file(files: Mapping[str, str]) -> str | None:
     named = (
         name
         for name, text in files.items()
-        if name.endswith(".py") and "nemo" in text and any(f"{one}(" in text for one in FUNCTIONS)
+        if name.endswith(".py") and "nemo" in text
+        if any(f"{one}(" in text for one in FUNCTIONS) or _STRATEGY in text
         if re.search(r"^\s*(from|import) nemo[.\s]", text, re.MULTILINE)
     )
     return next(named, None)
@@ -255,84 +262,37 @@ def _of_script(found: training_calls.TrainingCall, given: GivenValues) -> Taken:
 # A Python file.
 
 
-class _Followed(Program):
-    """Evaluates a file statically, with calls of its own functions and added callbacks."""
-
-    def statement(self, node: ast.stmt, scope: dict[str, Any]) -> None:
-        match node:
-            case ast.Expr(value=ast.Call(func=ast.Name(id=name))) if name in self.functions:
-                self.value(node.value, scope)
-            case ast.If(test=test, body=body) if "__name__" in ast.unparse(test):
-                self.body(body, scope)
-            case _:
-                super().statement(node, scope)
-
-    def extend(self, target: ast.expr, verb: str, one: ast.expr, scope: dict[str, Any]) -> None:
-        """Records the callback for overlap if it is added to a recipe's callbacks."""
-        owner = self.value(target, scope)
-        if not (isinstance(owner, Call) and owner.name == "recipe.trainer.callbacks"):
-            super().extend(target, verb, one, scope)
-            return
-        for added in [self.value(one, scope)] if verb == "append" else self.items(one, scope):
-            if isinstance(added, Call) and _class(added) == OVERLAP:
-                owner.set(OVERLAP, added, added.line)
-
-
-def _class(call: Call) -> str:
-    """The class of run.Config(Class, ...), or of Class(...)."""
-    if call.short not in ("run.Config", "run.Partial", "Config", "Partial", "nemo_run.Config"):
-        return call.short
-    first = call.args[0] if call.args else None
-    if isinstance(first, Unknown):
-        return first.source.rsplit(".", 1)[-1]
-    return first.short if isinstance(first, Call) else str(first)
-
-
 def _of_python(files: Mapping[str, str], file: str) -> Taken:
     """The last recipe that a file takes, with the file's changes.  Raises Unreadable."""
-    made: list[Call] = []
-
-    def library(call: Call) -> Any:
-        if call.short not in FUNCTIONS:
-            return call
-        one = Call("recipe", call.line, kwargs={})
-        one.args = (call,)
-        made.append(one)
-        return one
-
-    def section(call: Call, name: str) -> Any:
-        if call.name == "recipe" or call.name.startswith("recipe."):
-            call.kwargs[name] = Call(f"{call.name}.{name}", call.line)
-            return call.kwargs[name]
-        return None
-
-    program = _Followed(files[file], file, library, section)
-    for name, function in program.functions.items():
-        required = len(function.args.args) - len(function.args.defaults)
-        if not made and not required:
-            program.call(name)
-    if not made:
-        text = f"no recipe of {TITLE} can be followed in it"
-        raise Unreadable(f"{text}: write its function's arguments out", file)
-    recipe = made[-1]
+    recipe = last_made(files[file], file)
     call: Call = recipe.args[0]
     program_word = Argument(file, file, call.line)
     found = training_calls.TrainingCall(ProgramCall(program_word), file, files)
     *_, module, function_name = call.name.split(".")
-    taken = _with_arguments(module, function_name, call.kwargs, found, file, call.line)
-    for key, value, line in _leaves(recipe, ""):
+    if call.short in FUNCTIONS:
+        taken = _with_arguments(module, function_name, call.kwargs, found, file, call.line)
+    else:
+        taken = _whole(call, found, file)
+    for key, value, line in leaves(recipe, ""):
         _replace(taken, key, value, file, line)
     return taken
 
 
-def _leaves(call: Call, path: str) -> Iterator[tuple[str, Any, int]]:
-    """The values set below a recipe, by path; those of one owner in the order of the file."""
-    for name, value in call.kwargs.items():
-        key, line = f"{path}{name}", call.lines.get(name, call.line)
-        if isinstance(value, Call) and value.name == f"recipe.{key}":
-            yield from _leaves(value, f"{key}.")
-        else:
-            yield key, value, line
+# What a trainer has where the script does not say it (lightning/pytorch/strategies).
+_USUAL = {"nodes": 1, "accelerators_per_node": 1, "optimizer.optimizer": "adam",
+          "optimizer.use_distributed_optimizer": True, "train.micro_batch_size": 4,
+          "train.global_batch_size": 8, "mixed_precision": "MixedPrecisionConfig",
+          "model.seq_length": 2048}  # fmt: skip
+
+
+def _whole(call: Call, found: training_calls.TrainingCall, file: str) -> Taken:
+    """What a script hands to llm.train, on the usual values of the classes that it makes."""
+    name = f"{PurePosixPath(file).stem}.{class_of(call).rsplit('.', 1)[-1]}"
+    recipe = Recipe(f"{name}(pretrain_)", file, 0, {})
+    usual = DEFAULTS | _USUAL
+    values = {key: StatedValue(one, file, call.line) for key, one in usual.items()}
+    notes = [f"what {file} leaves out is as in {TITLE}"]
+    return Taken(recipe, values, found, notes)
 
 
 def _replace(made: Taken, key: str, value: Any, file: str, line: int) -> None:
@@ -341,16 +301,33 @@ def _replace(made: Taken, key: str, value: Any, file: str, line: int) -> None:
         if not isinstance(value, Unknown) or key in KEYS or key.startswith(tuple(GROUPS)):
             _set(made, key, value, file, line)
     elif key == f"trainer.callbacks.{OVERLAP}":
-        made.values["comm_overlap"] = StatedValue("CommOverlapConfig", file, line)
-        for name, one in value.kwargs.items():
-            if isinstance(one, bool):
-                made.values[f"comm_overlap.{name}"] = StatedValue(one, file, line)
+        _replace_overlap(made, value, file, line)
     elif key == "model":
         inner = value.kwargs.get("config") or (value.args[1:] or value.args[:1] or (None,))[0]
         if isinstance(inner, Call):
             _replace(made, "model.config", inner, file, line)
+    elif key in ("trainer", "optim"):
+        for name, one in value.kwargs.items():
+            _replace_in(made, f"{key}.{name}", one, file, value.lines.get(name, line))
     elif key == "data" or f"{key}." in GROUPS:
         _replace_part(made, key, value, file, line)
+
+
+def _replace_overlap(made: Taken, value: Call, file: str, line: int) -> None:
+    made.values["comm_overlap"] = StatedValue("CommOverlapConfig", file, line)
+    for name, one in value.kwargs.items():
+        if isinstance(one, bool):
+            made.values[f"comm_overlap.{name}"] = StatedValue(one, file, line)
+
+
+def _replace_in(made: Taken, key: str, value: Any, file: str, line: int) -> None:
+    """Sets what a trainer or an optimizer is made with; of its callbacks the one for overlap."""
+    if key != "trainer.callbacks" or not isinstance(value, list):
+        _replace(made, key, value, file, line)
+        return
+    for one in value:
+        if isinstance(one, Call) and class_of(one) == OVERLAP:
+            _replace(made, f"{key}.{OVERLAP}", one, file, one.line)
 
 
 def _replace_part(made: Taken, key: str, part: Call, file: str, line: int) -> None:
@@ -359,7 +336,7 @@ def _replace_part(made: Taken, key: str, part: Call, file: str, line: int) -> No
         for name in [one for one in made.values if _of_strategy(one)]:
             del made.values[name]
     if key in KEYS:
-        _set(made, key, _class(part), file, line)
+        _set(made, key, class_of(part), file, line)
     for name, one in part.kwargs.items():
         at = part.lines.get(name, line)
         if isinstance(one, Call):

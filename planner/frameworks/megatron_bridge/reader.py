@@ -10,14 +10,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from cost_models.spec import ModelSpec
-from planner.frameworks import architecture, training_calls
+from cost_models.catalog.names import UnknownName
+from cost_models.spec import ModelSpec, TrainingSpec
+from planner.frameworks import architecture, named_models, training_calls
 from planner.frameworks.arguments import Arguments, known_arguments
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import SET, GivenValues, given_with
 from planner.frameworks.megatron import attribute_names
 from planner.frameworks.megatron.reader import Dialect, reading_of
-from planner.frameworks.megatron_bridge import nemo2, python_recipe, recipes
+from planner.frameworks.megatron_bridge import nemo2, own_recipe, python_recipe, recipes
 from planner.frameworks.megatron_bridge.attributes import (
     RECIPE_OVERRIDES,
     SECTIONS,
@@ -42,10 +43,6 @@ TITLE = "Megatron-Bridge"
 PROGRAMS = ("setup_experiment.py", "run_script.py", "run_recipe.py")
 TASKS = ("pretrain", "sft", "peft")
 EACH = {"h100": 8, "b200": 8, "b300": 8, "gb200": 4, "gb300": 4, "vr200": 4, "r100": 1}
-OWN_RECIPE = (
-    "your own recipe is Python code, whose settings are known only when it runs; a public recipe "
-    "is read by its name"
-)
 # Value of a launch -> values that follow from it in a performance script.
 _OF_PERFORMANCE: dict[str, dict[str, Any]] = {
     "model.recompute_num_layers": {
@@ -69,8 +66,13 @@ def _trains(launch: ProgramCall) -> bool:
 
 def recognises(files: Mapping[str, str]) -> bool:
     """Whether some script starts a recipe by its name."""
-    if python_recipe.is_one(files) or nemo2.is_one(files):
+    if python_recipe.is_one(files) or nemo2.is_one(files) or own_recipe.file_of(files) is not None:
         return True
+    return _calls_recipe(files)
+
+
+def _calls_recipe(files: Mapping[str, str]) -> bool:
+    """Whether some script starts a recipe by its name."""
     if not any(
         any(program in text for program in PROGRAMS) or _SAYS_RECIPE.search(text)
         for text in files.values()
@@ -99,9 +101,6 @@ def _call(files: Mapping[str, str]) -> training_calls.TrainingCall:
                     return training_calls.training_call({**files, name: alone}, _trains, TITLE)
                 except Unreadable:
                     continue
-        for name, text in files.items():
-            if name.endswith(".py") and "ConfigContainer" in text:
-                raise Unreadable(OWN_RECIPE, name) from None
         raise error
 
 
@@ -121,6 +120,8 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     Raises Unreadable if the recipe, an option, or a setting that may change the model is unknown.
     """
     given = given_with(files)
+    if not _recipe_by_name(files) and (file := own_recipe.file_of(files)) is not None:
+        return _read_own(files, file, given, accelerators)
     if not python_recipe.is_one(files) and nemo2.is_one(files):
         return _read_nemo(nemo2.taken(files, given), given)
     found, said, own = _call_and_words(files, given)
@@ -137,6 +138,53 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     notes = [f"the values of {recipe.name} are those of {recipe.source}", *found.notes]
     _override(values, said, recipe, size, notes)
     return _reading(values, recipe, given, launch, reached, size, notes)
+
+
+def _recipe_by_name(files: Mapping[str, str]) -> bool:
+    """Whether a public recipe is taken by its name, by a call or by a Python file."""
+    return python_recipe.is_one(files) or nemo2.is_one(files) or _calls_recipe(files)
+
+
+def _read_own(
+    files: Mapping[str, str], file: str, given: GivenValues, accelerators: int | None
+) -> Reading:
+    """Reads a recipe of one's own, which makes the whole container."""
+    own = own_recipe.of_files(files, file)
+    args = own_recipe.arguments(own, TITLE)
+    found = _started(files, file)
+    for note in found.notes:
+        args.assume(note)
+    model = given.model
+    if own.model and model is None:
+        try:
+            model = named_models.find(own.model, args.assumed)
+        except UnknownName:
+            text = f"the model {own.model[:80]} is no preset: give it (--model)"
+            raise Unreadable(text, file, own.line) from None
+    reached = training_calls.world(found.launch)
+    size = training_calls.accelerators(found, reached, accelerators)
+    dialect = Dialect("megatron-bridge", TITLE, attribute_names.PACKAGE, hybrids=True)
+    call = replace(found.launch, arguments=())
+    reading = reading_of(dialect, args, call, reached, size, GivenValues(model=model))
+    if adapters := adapted(own.values, reading.model):
+        training = TrainingSpec(**{**reading.training.model_dump(), **adapters})
+        reading = reading.model_copy(update={"training": training})
+    if expandable(own.values, found.launch.environment):
+        plan = reading.plan.model_copy(update={"runtime": EXPANDABLE})
+        reading = reading.model_copy(update={"plan": plan})
+    return _in_bridge_names(reading)
+
+
+def _started(files: Mapping[str, str], file: str) -> training_calls.TrainingCall:
+    """The call that starts a Python file, or the file alone."""
+    last = file.rsplit("/", 1)[-1]
+    try:
+        return training_calls.training_call(
+            files, lambda one: one.program.text.endswith(last), TITLE
+        )
+    except Unreadable:
+        program = Argument(file, file, 1)
+        return training_calls.TrainingCall(ProgramCall(program), file, files)
 
 
 def _read_nemo(taken: nemo2.Taken, given: GivenValues) -> Reading:
@@ -193,15 +241,7 @@ def _call_and_words(
         return found, words(found.launch.arguments), None
     recipe, sets, file = python_recipe.recipe_and_settings(files, given)
     said = Words({"recipe": StatedValue(recipe.name, file, 1)}, sets, {})
-    last = file.rsplit("/", 1)[-1]
-    try:
-        found = training_calls.training_call(
-            files, lambda one: one.program.text.endswith(last), TITLE
-        )
-    except Unreadable:
-        program = Argument(file, file, 1)
-        found = training_calls.TrainingCall(ProgramCall(program), file, files)
-    return found, said, recipe
+    return _started(files, file), said, recipe
 
 
 def _refuse_unknown(said: Words) -> None:

@@ -45,15 +45,20 @@ def _literal(text: str) -> str:
     return text
 
 
-def translated(name: str, words: Words) -> Iterator[Said]:
-    """The settings that Megatron-LM's argument sets; none if it is not of OPTIONS."""
+def settings_of(name: str) -> tuple[Said, ...]:
+    """The settings that an argument sets, with places for its words; none if not of OPTIONS."""
     if name not in OPTIONS:
-        return
+        return ()
     option = OPTIONS[name]
     if (own := option.bridge) is None:
         own = f"{option.section}.{attribute_names.core_name(name)}"
-    for setting in own.split("; ") if own else ():
-        said, _, source = setting.partition("=")
+    found = (setting.partition("=") for setting in (own.split("; ") if own else ()))
+    return tuple((said, source) for said, _, source in found)
+
+
+def translated(name: str, words: Words) -> Iterator[Said]:
+    """The settings that Megatron-LM's argument sets; none if it is not of OPTIONS."""
+    for said, source in settings_of(name):
         if "{dtype}" in source:
             yield said, DTYPES[words[0]]
         elif source:
@@ -63,7 +68,7 @@ def translated(name: str, words: Words) -> Iterator[Said]:
         elif attribute_names.is_switch(name):
             yield said, str(not attribute_names.turns_off(name))
         else:
-            yield said, words[0] if option.numbers else _literal(words[0])
+            yield said, words[0] if OPTIONS[name].numbers else _literal(words[0])
 
 
 EXPERIMENTAL_LAYERS = "variants.get_transformer_block_with_experimental_attention_variant_spec"

@@ -58,10 +58,16 @@ def recognises(files: Mapping[str, str]) -> bool:
     )
 
 
+def _program(files: Mapping[str, str]) -> str:
+    """How the name of the program ends: its own examples have others (train_moe.py)."""
+    others = any(re.search(r"\btrain_\w+\.py\b", text) for text in files.values())
+    return ".py" if others else "run_train.py"
+
+
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     """The specs and the plan; raises Unreadable."""
     assumed = list[str]()
-    launch = launch_by(files, "torchrun", "run_train.py", assumed)
+    launch = launch_by(files, "torchrun", _program(files), assumed)
     line = options(launch.arguments) if launch else []
     config = _config(files, line)
     keys = config.settings()

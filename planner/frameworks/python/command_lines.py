@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,7 +13,9 @@ from planner.frameworks.read_results import Unreadable
 
 _PARSERS = re.compile(r"(.*\.)?(ArgumentParser|HfArgumentParser|TrlParser|H4ArgumentParser)")
 _PARSES = ("parse_args", "parse_known_args", "parse_args_into_dataclasses", "parse_args_and_config",
-           "parse")  # fmt: skip
+           "parse", "parse_dict", "parse_yaml_file", "parse_json_file")  # fmt: skip
+# Decorators of click and typer: click.command, app.command, click.option.
+_COMMANDS = re.compile(r"\.(command|option)$")
 _NAME = re.compile(r"--?[A-Za-z][\w-]*")
 
 
@@ -28,6 +31,15 @@ class Options:
     def plain(self) -> dict[str, Value]:
         """The options by name, as the values that they write."""
         return {key: _plain_of(words) for key, words in self.said.items() if key}
+
+    def of_command(self, node: ast.FunctionDef) -> dict[str, Value]:
+        """The arguments of a function that click or typer calls; empty for any other."""
+        calls = [one for one in node.decorator_list if isinstance(one, ast.Call)]
+        if not any(_COMMANDS.search(ast.unparse(one.func)) for one in calls):
+            return {}
+        known = {one.arg for one in (*node.args.args, *node.args.kwonlyargs)}
+        rows = {key: usual for one in calls for key, usual in _usual(one)}
+        return {key: one for key, one in {**rows, **self.plain}.items() if key in known}
 
     def of_method(self, call: Call) -> Value:
         """The value of a method of a parser or of what belongs to one; else the call."""
@@ -62,17 +74,11 @@ class Options:
             return (found, []) if call.name == "parse_known_args" else found
         many = kinds if isinstance(kinds, list | tuple) else (kinds,)
         given = {**self.config(), **self.plain}
-        claimed = {
-            key: None
-            for one in many
-            if isinstance(one, Class) and not one.bases
-            for key in one.attributes
-        }
-        left = {key: value for key, value in given.items() if key not in claimed}
-        return tuple(
-            _instance(one, given if isinstance(one, Class) and not one.bases else left, call.line)
-            for one in many
-        )
+        if call.name not in _PARSES[:5]:
+            given = self.document(next(iter(call.args), next(iter(call.kwargs.values()), None)))
+        own = [one for one in many if isinstance(one, Class) and not one.bases]
+        left = _without(given, {key for one in own for key in one.attributes})
+        return tuple(_instance(one, given if one in own else left, call.line) for one in many)
 
     def _abbreviated(self, parser: Call, rows: dict[str, Value]) -> None:
         """Keeps options of which the command line has the first letters alone, as argparse does."""
@@ -90,8 +96,14 @@ class Options:
     def config(self) -> dict[str, Value]:
         """The keys of the YAML that --config names, or that is the only word."""
         words = self.said.get("config") or self.said.get("") or []
-        name = str(words[0]).rsplit("/", 1)[-1] if words else ""
-        if not name.endswith((".yaml", ".yml")) or name not in self.files:
+        return self.document(words[0] if words else None)
+
+    def document(self, given: Value) -> dict[str, Value]:
+        """The keys of a document, or of the YAML or JSON of that name."""
+        if isinstance(given, dict):
+            return given
+        name = str(given).rsplit("/", 1)[-1]
+        if not name.endswith((".yaml", ".yml", ".json")) or name not in self.files:
             return {}
         try:
             return dict(yaml_files.read(self.files[name], name).values)
@@ -181,3 +193,15 @@ def _one(values: list[Value]) -> Value:
 def _plain_of(words: list[str]) -> Any:
     plain = [_plain(one) for one in words]
     return plain if len(plain) > 1 else _one(plain)
+
+
+def _usual(decorator: ast.Call) -> Iterator[tuple[str, Value]]:
+    """The names of an option of click, each with its default."""
+    usual = next((word.value for word in decorator.keywords if word.arg == "default"), None)
+    if isinstance(usual, ast.Constant):
+        words = (word.value for word in decorator.args if isinstance(word, ast.Constant))
+        yield from ((_key(word), usual.value) for word in words if isinstance(word, str))
+
+
+def _without(given: Mapping[str, Value], claimed: set[str]) -> dict[str, Value]:
+    return {key: value for key, value in given.items() if key not in claimed}

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from planner.documents.loading import parse_json
 from planner.documents.problems import RequestError
 from planner.frameworks import yaml_files
+from planner.frameworks.python import hydra
 from planner.frameworks.python.command_lines import Options
 from planner.frameworks.python.static_values import Call, Function, Unknown, Value
 from planner.frameworks.python.texts import joined_path
@@ -42,15 +43,25 @@ class Library:
     def __init__(
         self, files: Mapping[str, str], arguments: Sequence[str], environment: Mapping[str, str]
     ) -> None:
-        self.files, self.environment = files, environment
+        self.files, self.environment, self.arguments = files, environment, arguments
         self.options = Options(files, arguments)
         self.missing: dict[str, None] = {}
+
+    def composed(self, said: Mapping[str, str]) -> dict[str, Value] | None:
+        """The configuration that a function with such a hydra.main is given."""
+        made = hydra.Composition(self.files, self.arguments)
+        try:
+            found = made.of_main(said)
+        except Unreadable:
+            return None
+        self.missing |= made.missing
+        return found
 
     def handed(self, call: Call) -> Mapping[str, Value]:
         """The arguments by name of a function that a call is handed."""
         if call.short == "partial":
             return call.kwargs
-        if call.short == "Fire":
+        if call.short == "Fire" or call.name == "typer.run":
             return self.options.plain
         known = call.kwargs.get("fn_kwargs")
         return known if isinstance(known, dict) else {}

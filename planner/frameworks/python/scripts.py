@@ -12,6 +12,7 @@ import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from planner.frameworks.python import hydra
 from planner.frameworks.python.library import Library
 from planner.frameworks.python.notebooks import cells
 from planner.frameworks.python.objects import Objects
@@ -81,6 +82,15 @@ class Script(Objects):
             if isinstance(node, ast.expr | ast.stmt):
                 node.lineno = lines[node.lineno - 1]
         return tree
+
+    def run(self, function: Function, args: list[Value], kwargs: Mapping[str, Value]) -> Value:
+        """As of any function; one of hydra.main, click or typer is given what the words say."""
+        if not args and not kwargs:
+            kwargs = self.known.options.of_command(function.node)
+            said = hydra.options(function.node)
+            composed = self.known.composed(said) if said is not None else None
+            args = [] if composed is None else [composed]
+        return super().run(function, args, kwargs)
 
     # Functions that nothing reaches.
 

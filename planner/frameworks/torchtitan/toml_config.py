@@ -92,9 +92,10 @@ def _chosen(
     last = named.rsplit("/", 1)[-1]
     same = [name for name in marked if name.rsplit("/", 1)[-1] == last]
     if len(same or marked) != 1:
-        known = ", ".join(marked) or "none for torchtitan"
         what = f"{FILE_OPTION} is {named}" if named else f"give one for {FILE_OPTION}"
-        raise Unreadable(f"{what} (TOML among the files: {known})")
+        if not marked:
+            raise Unreadable(f"{what}, torchtitan's TOML, which is not among the files: give it")
+        raise Unreadable(f"{what} (TOML among the files: {', '.join(marked)})")
     notes = [] if same or not named else [f"{marked[0]} is taken for {FILE_OPTION} {named}"]
     return (same or marked)[0], rest, notes
 
@@ -149,6 +150,8 @@ def _override(values: dict[str, StatedValue], words: Sequence[Argument]) -> None
             text, known = words[place].text, words[place].known
             place += 1
             equals = "="
+        if not known and key.startswith(_ASIDE):
+            continue
         if not known:
             raise word.unreadable(f"{option} is {text}, which the files do not say")
         section, _, last = key.rpartition(".")
@@ -165,6 +168,10 @@ def _typed(text: str) -> Any:
     if text in ("true", "false"):
         return text == "true"
     return text
+
+
+# Sections that no plan has anything of.
+_ASIDE = ("job.", "profiling.", "metrics.", "checkpoint.", "comm.", "debug.", "validation.")
 
 
 class _Reader:

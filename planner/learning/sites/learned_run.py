@@ -193,7 +193,12 @@ def _model_of(log: RunLog, request: LearningRequest) -> Any:
     try:
         return catalog_model(name.rsplit("/", 1)[-1]).name
     except UnknownName:
-        detail = f"{log.name} does not print all of its model: give the model, or the launch script"
+        said = [f"{fact.field} {fact.value}" for fact in log.facts if fact.value is not None]
+        read = ", ".join([f"a step of {log.step.seconds:.4g} s", *said[:8]])[:300]
+        detail = (
+            f"{log.name} does not print all of its model: give the model, or the launch script "
+            f"(read: {read})"
+        )
         raise refuse("/log", "left_open", detail) from None
 
 

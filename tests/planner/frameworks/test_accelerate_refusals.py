@@ -10,6 +10,8 @@ from cost_models.catalog.models import model as preset
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner import frameworks
+from planner.answers.lint.lint import read
+from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
 from tests.fixtures.frameworks.accelerate import (
     MISTRAL,
@@ -116,3 +118,9 @@ def test_refusals(code: str, text: str, case: tuple[PlanRequest, ParallelPlan]) 
 
 def test_every_rule_is_reached_by_a_refusal() -> None:
     assert unreached(ACCELERATE, [case for *_, case in REFUSED]) <= SHARED_RULES
+
+
+def test_a_configuration_alone_asks_for_its_script() -> None:
+    config = "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\n"
+    with pytest.raises(RequestError, match="names no model and no batch: give the script"):
+        read({"fsdp.yaml": config})

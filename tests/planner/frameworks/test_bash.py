@@ -116,6 +116,11 @@ def test_launchers(call: str, launcher: str) -> None:
     )
 
 
+def test_a_console_command_in_a_container() -> None:
+    call = "apptainer run --nv -B /a:/b --env A=1 run.sif llamafactory-cli train run.yaml"
+    assert launched(call).arguments[0].text == "run.yaml"
+
+
 def test_what_only_running_could_tell_is_unknown_and_reads_as_written() -> None:
     call = launched(
         f'A=$(nproc)\nB="x-$A"\n{CALL} --a $A --b $B --c `nproc` --d $HOSTNAME --e $((A+1))'
@@ -363,3 +368,32 @@ def test_any_damage_to_a_script_is_read_or_refused(data: st.DataObject) -> None:
 )
 def test_arithmetic(text: str, number: int | None) -> None:
     assert arithmetic.evaluate(text, {"N": 3}.get) == number
+
+
+def test_a_script_finds_what_lies_beside_it() -> None:
+    found = launched(
+        'HERE="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" >/dev/null 2>&1 ; pwd -P)"\n'
+        'ROOT="$(cd "$HERE/.." && pwd)"\n'
+        f'{CALL} --a "$HERE/a.yaml" --b "$ROOT/b.yaml" --c $(dirname $(readlink -f "$0"))/c.yaml'
+    )
+    assert texts(found)[2:] == ["--a", "./a.yaml", "--b", "./../b.yaml", "--c", "./c.yaml"]
+
+
+def test_the_first_node_is_followed() -> None:
+    script = f"if [ $NODE_RANK == 0 ]; then\n{CALL} --x 1\nelse\nray start\nfi\n"
+    assert texts(launched(script))[2:] == ["--x", "1"]
+    script = f'if [[ "$SLURM_PROCID" -eq 0 ]]; then {CALL} --x 2; else sleep 1; fi\n'
+    assert texts(launched(script))[2:] == ["--x", "2"]
+
+
+def test_a_script_that_is_written_with_a_long_substitution_is_parsed() -> None:
+    long = "$(find $DATA -type f | sed -E 's/[.][^.]+$//' | sort -u | tr '\\n' ' ' | head -c 100)"
+    text = f"PATHS={long}\ncat > job.sh <<- END\n{CALL} --data $PATHS --x 1\nEND\nbash job.sh\n"
+    assert texts(launched(text))[-2:] == ["--x", "1"]
+
+
+def test_a_guard_of_the_main_script_holds() -> None:
+    guarded = f'run() {{ {CALL} --x 1; }}\nif [[ "${{BASH_SOURCE[0]}}" == "$0" ]]; then run; fi\n'
+    assert texts(launched(guarded))[2:] == ["--x", "1"]
+    sourced = outcome(f"source other.sh\n{CALL} --x 2", other_sh=guarded)
+    assert [texts(one)[2:] for one in sourced.launches] == [["--x", "2"]]

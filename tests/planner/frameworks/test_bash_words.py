@@ -7,9 +7,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from planner.frameworks.read_results import Unreadable
 from tests.fixtures.launches import run_script
 from tests.fixtures.tiers import examples
 from tests.planner.frameworks.test_bash import launched, texts
@@ -130,6 +131,15 @@ def benign_scripts(draw: st.DrawFn) -> str:
     return "\n".join(lines) + "\n"
 
 
+def within_limits(script: str) -> bool:
+    """Whether no array of a script, doubled in its loops, outgrows what a reader follows."""
+    try:
+        launched(script)
+    except Unreadable as error:
+        return "more than 4096 words" not in error.text
+    return True
+
+
 def as_bash_has_it(script: str) -> None:
     """Every word is bash's, or open for its wildcards and bash's where it looks for no files.
 
@@ -212,6 +222,7 @@ def test_a_substitution_that_joins_lines_is_known(filters: str) -> None:
 @settings(max_examples=examples(50), deadline=None)
 @given(script=benign_scripts())
 def test_words_are_those_that_bash_hands_over(script: str) -> None:
+    assume(within_limits(script))
     as_bash_has_it(script)
 
 
@@ -219,6 +230,7 @@ def test_words_are_those_that_bash_hands_over(script: str) -> None:
 @settings(max_examples=2000, deadline=None)
 @given(script=benign_scripts())
 def test_words_of_many_scripts_are_those_that_bash_hands_over(script: str) -> None:
+    assume(within_limits(script))
     as_bash_has_it(script)
 
 

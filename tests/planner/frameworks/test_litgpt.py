@@ -141,3 +141,13 @@ def test_other_adapters_are_refused() -> None:
         reading(LORA, script)
     with pytest.raises(RequestError, match=r"other\.yaml is not among the files"):
         reading(LORA, "litgpt finetune_lora gpt2 --config other.yaml\n")
+
+
+def test_a_task_of_a_fork_is_refused_by_its_name() -> None:
+    config = "model_name: Llama-3.1-8B\ntrain:\n  micro_batch_size: 1\n  max_seq_length: 2048\n"
+    files = {"run.sh": "litgpt pretrain_poet --config c.yaml\n", "c.yaml": config}
+    with pytest.raises(RequestError, match="pretrain_poet is of a fork of LitGPT: not read"):
+        read(files, parse_cluster("1x8xh100-sxm"))
+    adapted = {"c.yaml": f"{config}lora_r: 8\n"}
+    with pytest.raises(RequestError, match="pre-training of adapters is of a fork of LitGPT"):
+        read(adapted, parse_cluster("1x8xh100-sxm"))

@@ -287,3 +287,21 @@ def test_its_own_pyconfig_accepts_every_case_and_every_legal_draw() -> None:
         assert answer["micro_batch_size_to_train_on"] == batch
         assert answer["global_batch_size_to_train_on"] == request.training.global_batch_size
         assert answer["ici"]["tensor_sequence"] == plan.tp
+
+
+def test_a_scale_multiplies_the_sizes() -> None:
+    text = "ici_fsdp_parallelism: 16\nper_device_batch_size: 1\nglobal_parameter_scale: {}\n"
+    assert MAXTEXT.read is not None
+    sizes = {}
+    for scale in (1, 2, 4, 8, 16):
+        model = MAXTEXT.read({"config.yml": text.format(scale)}, 16).model
+        sizes[scale] = (model.num_layers, model.hidden_size, model.num_attention_heads)
+    assert sizes == {
+        1: (16, 2048, 16), 2: (16, 2048, 32), 4: (16, 4096, 32), 8: (32, 4096, 32),
+        16: (32, 4096, 64),
+    }  # fmt: skip
+    with pytest.raises(Unreadable, match="is 3, which is no power of two"):
+        MAXTEXT.read({"config.yml": text.format(3)}, 16)
+    named = text.format(2) + "model_name: llama2-7b\n"
+    with pytest.raises(Unreadable, match="scales llama2-7b, which is then another model"):
+        MAXTEXT.read({"config.yml": named}, 16)

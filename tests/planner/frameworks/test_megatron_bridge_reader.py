@@ -227,11 +227,54 @@ def test_lint_judges_a_published_recipe_without_an_error() -> None:
     assert any("divis" in one.text or "multiple" in one.text for one in larger.findings)
 
 
-def test_a_recipe_of_ones_own_is_refused_by_its_file() -> None:
+OWN = """\
+import torch
+from megatron.bridge import AutoBridge
+from megatron.bridge.training.config import ConfigContainer, OptimizerConfig, TrainingConfig
+from megatron.bridge.training.mixed_precision import MixedPrecisionConfig
+from megatron.bridge.models.gpt_provider import GPTModelProvider
+
+MODEL = GPTModelProvider(
+    num_layers=24, hidden_size=2048, ffn_hidden_size=8192, num_attention_heads=16,
+    num_query_groups=4, seq_length=4096, vocab_size=32000, tensor_model_parallel_size=2,
+    sequence_parallel=True, gated_linear_unit=True, activation_func=torch.nn.functional.silu,
+    normalization="RMSNorm", add_bias_linear=False, position_embedding_type="rope",
+)
+
+def config() -> ConfigContainer:
+    return ConfigContainer(
+        model=MODEL,
+        train=TrainingConfig(micro_batch_size=2, global_batch_size=64),
+        optimizer=OptimizerConfig(optimizer="adam"),
+        mixed_precision=MixedPrecisionConfig(
+            bf16=True, params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16
+        ),
+    )
+"""
+
+
+def test_a_recipe_of_ones_own_is_read() -> None:
     assert BRIDGE.read is not None
-    assert not BRIDGE.reads_back
-    with pytest.raises(Unreadable, match=r"^recipe.py: your own recipe is Python code"):
-        BRIDGE.read({"recipe.py": "def config() -> ConfigContainer: ..."}, 8)
+    assert BRIDGE.recognises({"own.py": OWN})
+    reading = BRIDGE.read({"own.py": OWN}, 16)
+    model, plan = reading.model, reading.plan
+    assert (model.num_layers, model.num_query_groups, model.gated_mlp) == (24, 4, True)
+    assert (plan.tp, plan.dp, plan.micro_batch_size) == (2, 8, 2)
+    assert (reading.training.seq_length, reading.training.global_batch_size) == (4096, 64)
+    with pytest.raises(Unreadable, match=r"model.experimental_width 8 is not understood"):
+        BRIDGE.read({"own.py": OWN.replace("num_layers", "experimental_width=8, num_layers")}, 16)
+
+
+def test_the_model_of_a_bridge_is_that_of_its_name() -> None:
+    assert BRIDGE.read is not None
+    i, j = OWN.index("MODEL = "), OWN.index("def config")
+    named = 'MODEL = AutoBridge.from_hf_pretrained("Qwen/Qwen3-8B").to_megatron_provider()\n'
+    sizes = "MODEL.seq_length = 4096\nMODEL.tensor_model_parallel_size = 4\n\n"
+    reading = BRIDGE.read({"own.py": OWN[:i] + named + sizes + OWN[j:]}, 16)
+    assert (reading.model.name, reading.plan.tp, reading.plan.dp) == ("qwen3-8b", 4, 4)
+    other = named.replace("Qwen/Qwen3-8B", "some/thing")
+    with pytest.raises(Unreadable, match="the model some/thing is no preset"):
+        BRIDGE.read({"own.py": OWN[:i] + other + sizes + OWN[j:]}, 16)
 
 
 RECIPE = """\

@@ -149,3 +149,11 @@ def test_damaged_files_are_read_or_named_as_unreadable(data: st.DataObject) -> N
         event("unreadable")
     else:
         assert reading.framework == "nanotron"
+
+
+def test_a_program_of_its_examples_is_read_by_its_configuration() -> None:
+    request, plan = next(iter(CASES.values()))
+    files = dict(NANOTRON.write(request, plan).files)
+    files["launch.sh"] = files["launch.sh"].replace("run_train.py", "examples/moe/train_moe.py")
+    assert NANOTRON.read is not None
+    assert NANOTRON.read(files, None).model.num_layers == request.model.num_layers

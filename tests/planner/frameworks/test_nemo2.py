@@ -179,3 +179,61 @@ def test_every_public_recipe_of_a_preset_is_read() -> None:
 def test_lint_judges_it() -> None:
     found = lint({"pretrain.py": TAKEN}, parse_cluster("4x8xh100-sxm")).findings
     assert [one for one in found if one.severity == "error"] == []
+
+
+# A script that makes the trainer itself, as the examples of nemo.lightning do.
+WHOLE = """\
+import torch
+from megatron.core.optimizer import OptimizerConfig
+from nemo import lightning as nl
+from nemo.collections import llm
+
+if __name__ == "__main__":
+    data = llm.MockDataModule(seq_length=4096, global_batch_size=64, micro_batch_size=2)
+    model = llm.LlamaModel(llm.Llama3Config8B(seq_length=4096), tokenizer=data.tokenizer)
+    strategy = nl.MegatronStrategy(
+        tensor_model_parallel_size=4, pipeline_model_parallel_size=2, sequence_parallel=True,
+        pipeline_dtype=torch.bfloat16,
+    )
+    optim = nl.MegatronOptimizerModule(
+        config=OptimizerConfig(optimizer="adam", bf16=True, use_distributed_optimizer=True)
+    )
+    trainer = nl.Trainer(
+        devices=8, num_nodes=2, strategy=strategy,
+        plugins=nl.MegatronMixedPrecision(precision="bf16-mixed"),
+    )
+    llm.train(model=model, data=data, trainer=trainer, optim=optim, tokenizer="data")
+"""
+PARTIAL = """\
+import nemo_run as run
+from nemo import lightning as nl
+from nemo.collections import llm
+
+def recipe():
+    strategy = run.Config(nl.MegatronStrategy, context_parallel_size=2)
+    return run.Partial(
+        llm.pretrain,
+        model=run.Config(llm.LlamaModel, config=run.Config(llm.Llama31Config8B)),
+        trainer=run.Config(nl.Trainer, devices=8, num_nodes=4, strategy=strategy),
+        data=run.Config(llm.MockDataModule, seq_length=8192, global_batch_size=128),
+    )
+
+if __name__ == "__main__":
+    run.run(recipe())
+"""
+
+
+def test_a_script_that_makes_strategy_and_trainer_itself_is_read() -> None:
+    whole = read({"train.py": WHOLE})
+    plan, training = whole.plan, whole.training
+    assert (plan.tp, plan.pp, plan.dp, plan.micro_batch_size) == (4, 2, 2, 2)
+    assert plan.sequence_parallel
+    assert plan.zero_stage == 1
+    assert (training.seq_length, training.global_batch_size) == (4096, 64)
+    assert (whole.model.name, whole.nodes, whole.accelerators_per_node) == ("llama-3.1-8b", 2, 8)
+    partial = read({"train.py": PARTIAL})
+    assert (partial.plan.tp, partial.plan.cp, partial.plan.dp) == (1, 2, 16)
+    assert (partial.training.seq_length, partial.training.global_batch_size) == (8192, 128)
+    assert partial.plan.micro_batch_size == 4  # the data modules' own
+    with pytest.raises(Unreadable, match="NemotronHConfig8B, which is no preset"):
+        read({"train.py": WHOLE.replace("Llama3Config8B", "NemotronHConfig8B")})

@@ -58,6 +58,25 @@ def test_torchrun_says_how_many_run_a_configuration() -> None:
 
 
 @pytest.mark.parametrize(
+    ("script", "ranks"),
+    [
+        ("#SBATCH --nodes=1\n#SBATCH --gpus-per-node=h100:4\nCALL", 4),
+        ("#SBATCH --nodes=2\n#SBATCH --gpus-per-node=4\nCALL", 512),
+        ("NNODES=2 NPROC_PER_NODE=8 CALL", 16),
+        ("CALL", 512),
+    ],
+)
+def test_what_llama_factorys_command_starts(script: str, ranks: int) -> None:
+    config = (
+        "model_name_or_path: meta-llama/Llama-3.1-8B\nstage: sft\nfinetuning_type: lora\n"
+        "cutoff_len: 1024\nper_device_train_batch_size: 1\n"
+    )
+    call = script.replace("CALL", "apptainer run --nv a.sif llamafactory-cli train lora.yaml\n")
+    files = {"run.sh": f"#!/bin/bash\n{call}", "lora.yaml": config}
+    assert reading_of(framework_of(files, None), files, 512).plan.dp == ranks
+
+
+@pytest.mark.parametrize(
     ("call", "micro", "rank"),
     [
         ("llamafactory-cli train lora.yaml per_device_train_batch_size=4 lora_rank=32", 4, 32),

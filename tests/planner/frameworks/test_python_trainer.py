@@ -528,3 +528,170 @@ def test_settings_keep_the_lines_of_their_arguments() -> None:
 def test_hostile_scripts_end(text: str) -> None:
     with pytest.raises(RequestError):
         reading(text + "SFTConfig\n")
+
+
+LIGHTNING = """\
+import lightning.pytorch as pl
+from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy
+from torch.utils.data import DataLoader
+
+class Model(pl.LightningModule):
+    def __init__(self, name):
+        super().__init__()
+        self.name = name
+
+    def configure_model(self):
+        self.model = AutoModelForCausalLM.from_pretrained(self.name)
+
+class Data(pl.LightningDataModule):
+    def setup(self, stage):
+        self.data = load().map(lambda one: tokenizer(one, truncation=True, max_length=2048))
+
+    def train_dataloader(self):
+        return DataLoader(self.data, batch_size=4)
+
+tokenizer = AutoTokenizer.from_pretrained("Qwen/Qwen2.5-7B")
+strategy = FSDPStrategy(sharding_strategy="FULL_SHARD", activation_checkpointing_policy={Model})
+trainer = pl.Trainer(devices=4, num_nodes=2, strategy=strategy, precision="bf16-mixed",
+                     accumulate_grad_batches=2)
+trainer.fit(Model("Qwen/Qwen2.5-7B"), Data())
+"""
+
+
+def test_a_script_of_lightning_is_read() -> None:
+    answer = reading(LIGHTNING)
+    plan, training = answer.request["plan"], answer.request["training"]
+    assert (answer.framework, answer.nodes, answer.accelerators_per_node) == ("accelerate", 2, 4)
+    assert (plan["dp"], plan["micro_batch_size"], plan["zero_stage"]) == (8, 4, 3)
+    assert plan["recompute"] == "full"
+    assert (training["seq_length"], training["global_batch_size"]) == (2048, 64)
+    assert "Lightning's Trainer is costed" in said(answer)
+    stage_3 = LIGHTNING.replace("strategy=strategy", 'strategy="deepspeed_stage_3"')
+    assert reading(stage_3).request["plan"]["zero_stage"] == 3
+    alone = LIGHTNING.replace("strategy=strategy", 'strategy="auto"')
+    assert reading(alone).request["plan"]["zero_stage"] == 0
+    assert "ModelParallelStrategy is not read" in why(
+        LIGHTNING.replace("strategy=strategy", "strategy=ModelParallelStrategy()")
+    )
+
+
+def test_arguments_of_a_document_or_of_a_class_that_is_not_here_are_followed() -> None:
+    document = """\
+import other
+
+@dataclass
+class Own(other.TrainingArguments):
+    per_device_train_batch_size: int = 2
+
+parser = HfArgumentParser((Own,))
+(args,) = parser.parse_dict(yaml.safe_load(open("own.yaml")))
+model = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-3.1-8B")
+Trainer(model=model, args=args)
+"""
+    answer = reading(document, files={"own.yaml": "gradient_accumulation_steps: 4\n"},
+                     given=GivenValues({"model_max_length": "1024"}))  # fmt: skip
+    assert answer.request["training"]["global_batch_size"] == 2 * 4 * 8
+
+
+HYDRA = """\
+import hydra
+
+@hydra.main(version_base=None, config_path="conf", config_name="config")
+def main(cfg):
+    tokenizer = AutoTokenizer.from_pretrained(cfg.model.name)
+    model = AutoModelForCausalLM.from_pretrained(cfg.model.name)
+    data = load().map(lambda x: tokenizer(x, truncation=True, max_length=cfg.max_len))
+    Trainer(model=model, args=TrainingArguments(**cfg.train), train_dataset=data)
+
+if __name__ == "__main__":
+    main()
+"""
+CONF = {
+    "config.yaml": "defaults:\n  - model: small\n  - train: default\n  - _self_\nmax_len: 1024\n"
+    "train:\n  gradient_accumulation_steps: 4\n  output_dir: out/${model.name}\n",
+    "model/small.yaml": "name: Qwen/Qwen2.5-0.5B\n",
+    "model/default.yaml": "name: Qwen/Qwen2.5-7B\n",
+    "train/default.yaml": "per_device_train_batch_size: ${batch}\nbf16: true\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "layers", "length", "batch", "recompute"),
+    [
+        ("batch=2", 24, 1024, 2 * 4 * 8, "none"),
+        ("model=default +batch=1 max_len=2048", 28, 2048, 4 * 8, "none"),
+        (
+            "train.per_device_train_batch_size=3 +train.gradient_checkpointing=true",
+            24, 1024, 3 * 4 * 8, "full",
+        ),
+        ("--config-name other batch=2 max_len=512", 28, 512, 2 * 8, "none"),
+    ],
+)  # fmt: skip
+def test_what_hydra_composes_is_followed(
+    tmp_path: Path, words: str, layers: int, length: int, batch: int, recompute: str
+) -> None:
+    other = {"other.yaml": "defaults:\n  - model: default\n  - train: default\n"}
+    for name, text in {**CONF, **other}.items():
+        path = tmp_path / "conf" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "train.py").write_text(IMPORTS + HYDRA)
+    script = tmp_path / "run.sh"
+    script.write_text(f"torchrun --nproc_per_node 8 train.py {words}\n")
+    answer = read(launch_at([str(script)])[0], parse_cluster("1x8xh100-sxm"))
+    training, plan = answer.request["training"], answer.request["plan"]
+    assert answer.request["model"]["num_layers"] == layers
+    assert (training["seq_length"], training["global_batch_size"]) == (length, batch)
+    assert plan.get("recompute", "none") == recompute
+
+
+CLICK = """\
+import click, typer
+app = typer.Typer()
+{head}
+def main(name{one}, batch_size{two}, length: int = 1024):
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    model = AutoModelForCausalLM.from_pretrained(name)
+    data = load().map(lambda x: tokenizer(x, truncation=True, max_length=length))
+    args = TrainingArguments("out", per_device_train_batch_size=batch_size)
+    Trainer(model=model, args=args, train_dataset=data)
+
+if __name__ == "__main__":
+    {start}
+"""
+OF_CLICK = """\
+@click.command()
+@click.option("--name", default="Qwen/Qwen2.5-0.5B")
+@click.option("-b", "--batch-size", type=int, default=2)
+@click.option("--length", default=512)"""
+OF_TYPER = ': str = typer.Option("Qwen/Qwen2.5-0.5B")', ": int = typer.Option(2)"
+
+
+@pytest.mark.parametrize(
+    ("head", "one", "two", "start", "usual"),
+    [
+        (OF_CLICK, "", "", "main()", 512),
+        ("@app.command()", *OF_TYPER, "app()", 1024),
+        ("", *OF_TYPER, "typer.run(main)", 1024),
+    ],
+)
+def test_command_lines_of_click_and_typer_are_followed(
+    head: str, one: str, two: str, start: str, usual: int
+) -> None:
+    text = CLICK.format(head=head, one=one, two=two, start=start)
+    for words, batch, length in (("", 2, usual), ("--batch-size 4 --length 2048", 4, 2048)):
+        run = f"torchrun --nproc_per_node 8 train.py {words}\n"
+        answer = read({"run.sh": run, "train.py": IMPORTS + text}, parse_cluster("1x8xh100-sxm"))
+        training = answer.request["training"]
+        assert (training["global_batch_size"], training["seq_length"]) == (batch * 8, length)
+        assert answer.request["model"]["num_layers"] == 24
+
+
+def test_a_loop_over_calls_says_which_is_read() -> None:
+    run = "for N in 1 2; do python train.py --batch $N; done\n"
+    parser = "parser = argparse.ArgumentParser()\nparser.add_argument('--batch', type=int)\n"
+    text = SFT.replace("batch_size=4", "batch_size=parser.parse_args().batch")
+    text = text.replace("def main():", f"{parser}\ndef main():")
+    answer = read({"run.sh": run, "train.py": IMPORTS + text}, parse_cluster("1x8xh100-sxm"))
+    assert answer.request["plan"]["micro_batch_size"] == 2
+    assert "of 2 calls of train.py in run.sh the last one is read" in answer.assumed

@@ -158,12 +158,45 @@ def test_what_is_refused_has_its_own_reason(old: str, new: tuple[str, str], text
          "Megatron-Bridge's overrides alone"),
         ("run.yaml", "data:\n  train_batch_size: 8\nmodel:\n  partial_pretrain: a\ntrainer: {}\n",
          "verl's configuration of SFT alone"),
+        ("run.yaml", "trainer:\n  strategy: fsdp\nmodel:\n  class_path: a.B\n",
+         "Lightning's command line"),
+        ("run.py", "from lightning.pytorch.cli import LightningCLI\nLightningCLI(A, B)\n",
+         "Lightning's command line"),
+        ("run.yaml", "_target_: lightning.pytorch.trainer.Trainer\ndevices: 4\n",
+         "Hydra's configuration of Lightning's Trainer"),
+        ("run.py", "import lightning as L\nfabric = L.Fabric(devices=4)\n", "Lightning Fabric"),
+        ("hydra.yaml", "hydra:\n  run:\n    dir: out\n  sweep: {}\n", "Hydra itself"),
+        ("run.yml", '{\n  "checkpoint_factor": 100,\n  "train_micro_batch_size_per_gpu": 4\n}\n',
+         "a launch of GPT-NeoX in several configs"),
+        ("run.sh", 'torchrun --nnodes="$N" ${NEMO_SCRIPT} --factory "recipe()"\n',
+         "a launch of NeMo 2 by a variable"),
     ],
 )  # fmt: skip
 def test_a_trainer_that_is_not_read_is_named(name: str, text: str, trainer: str) -> None:
     found = why(text, name)
     assert f"is of {trainer}, which is not read: " in found
     assert "is missing" not in found
+
+
+WANDB = """
+_wandb: {value: {cli_version: 0.15.3}}
+_name_or_path: {value: THUDM/chatglm2-6b}
+seq_length: {value: 32768}
+per_device_train_batch_size: {value: 8}
+gradient_accumulation_steps: {value: 2}
+fsdp: {value: '[]'}
+fsdp_config: {value: "{'fsdp_min_num_params': 0, 'xla': False}"}
+deepspeed: {value: None}
+"""
+
+
+def test_a_runs_options_are_not_its_models() -> None:
+    """What a model can hold is no length of samples; older versions keep Python's texts."""
+    assert "leaves out the sequence length: add --set model_max_length" in why(WANDB, "config.yaml")
+    text = WANDB + "max_seq_length: {value: 512}\n"
+    answer = read({"config.yaml": text}, parse_cluster("1x8xh100-sxm"))
+    assert answer.request["training"]["seq_length"] == 512
+    assert not any("not among the files" in one for one in answer.assumed)
 
 
 def test_the_called_program_is_named() -> None:
@@ -210,3 +243,56 @@ def test_hostile_files_are_refused_at_once(text: str) -> None:
     with pytest.raises(RequestError):
         lint({"run.yaml": text}, CLUSTER)
     assert time.process_time() - start < 2.0
+
+
+def test_what_a_configuration_of_no_known_trainer_says_is_completed() -> None:
+    text = "max_seq_len: 1024\nmodel:\n  d_model: 512\ntrain:\n  total_batch_size: 64\n"
+    found = why(text, "run.yaml")
+    command = "planner plan --model ... --seq-length 1024 --global-batch-size 64"
+    assert f"run.yaml is of no known trainer; complete what it says: {command}" in found
+
+
+def test_a_refusal_names_the_framework_that_the_files_are_read_as() -> None:
+    text = why("accelerate launch a.py --config_name b\n", "run.sh")
+    assert "give it, or the model by its name (--model) (read as Hugging Face accelerate)" in text
+
+
+NEMO_CALL = """\
+#SBATCH --nodes=4
+TP=4
+python /opt/NeMo/examples/nlp/language_modeling/megatron_gpt_pretraining.py \\
+  --config-name=megatron_gpt_config trainer.devices=8 trainer.num_nodes=4 \\
+  model.tensor_model_parallel_size=$TP model.pipeline_model_parallel_size=2 \\
+  model.micro_batch_size=2 model.global_batch_size=128 model.encoder_seq_length=4096 \\
+  model.num_layers=32 model.hidden_size=4096 model.ffn_hidden_size=11008 \\
+  model.num_attention_heads=32 model.activation=fast-swiglu model.normalization=rmsnorm \\
+  model.bias=False +model.optim.name=distributed_fused_adam model.tokenizer.library=sentencepiece
+"""
+
+
+def test_a_call_of_nemo_1_overrides_its_configuration() -> None:
+    found = read({"run.sh": NEMO_CALL}, CLUSTER).request
+    model, plan, training = found["model"], found["plan"], found["training"]
+    assert (model["num_layers"], model["ffn_hidden_size"], model["gated_mlp"]) == (32, 11008, True)
+    assert (plan["tp"], plan["pp"], plan["dp"], plan["micro_batch_size"]) == (4, 2, 4, 2)
+    assert (training["seq_length"], training["global_batch_size"]) == (4096, 128)
+    beside = {"run.sh": NEMO_CALL, "megatron_gpt_config.yaml": NEMO}
+    answer = read(beside, CLUSTER)
+    assert answer.request["model"]["ffn_hidden_size"] == 11008
+    assert answer.request["plan"]["pp"] == 2  # the call's, not the file's
+
+
+def test_adapters_of_nemo_1() -> None:
+    call = (
+        "python tuning/megatron_gpt_finetuning.py trainer.devices=8 model.peft.peft_scheme=lora "
+        "model.restore_from_path=/m/llama2-7b.nemo model.peft.lora_tuning.adapter_dim=16 "
+        "model.peft.lora_tuning.target_modules=[attention,mlp_fc1] model.global_batch_size=32\n"
+    )
+    found = read({"run.sh": call}, CLUSTER).request
+    training = found["training"]
+    assert found["model"]["name"] == "llama-2-7b"
+    assert (training["lora_rank"], training["seq_length"]) == (16, 2048)
+    assert training["lora_targets"] == ["linear_qkv", "linear_proj", "linear_fc1"]
+    assert "of NeMo 1's adapters only LoRA is read" in why(
+        call.replace("=lora ", "=ia3 "), "run.sh"
+    )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from planner.answers.lint.lint import read as read_files
 from planner.documents.problems import RequestError
 from planner.frameworks.read_results import Reading, Unreadable
 from planner.frameworks.sources import framework_of, reading_of
+from planner.inputs.requests.parser import parse_cluster
 
 CALL = "NPROC_PER_NODE=8 swift sft --model Qwen/Qwen2.5-7B-Instruct --max_length 2048 --dataset d"
 
@@ -79,3 +81,31 @@ def test_a_model_without_its_name_is_missing() -> None:
     words = "--model_type qwen2_5_vl --model --max_length 2048 --dataset d"
     with pytest.raises(RequestError, match="leaves out the model: add --model NAME"):
         read(f"NPROC_PER_NODE=8 swift sft {words}")
+
+
+CONFIG = """\
+model: Qwen/Qwen2.5-7B-Instruct
+train_type: full
+torch_dtype: bfloat16
+max_length: 4096
+attn_impl: flash_attn
+per_device_train_batch_size: 2
+gradient_accumulation_steps: 4
+use_ray: true
+device_groups:
+  nproc_per_node: 8
+  default:
+    device: GPU
+    ranks: list(range(0, 16))
+    workers: [default]
+"""
+
+
+def test_a_configuration_in_yaml_is_read_by_its_call_and_alone() -> None:
+    call = 'swift sft --config "$(cd "$(dirname "$0")" && pwd)/swift.yaml"\n'
+    for files in ({"run.sh": call, "swift.yaml": CONFIG}, {"swift.yaml": CONFIG}):
+        answer = read_files(files, parse_cluster("2x8xh100-sxm"))
+        plan, training = answer.request["plan"], answer.request["training"]
+        assert (answer.nodes, answer.accelerators_per_node, plan["dp"]) == (2, 8, 16)
+        assert plan["attention_kernel"] == "flash2"
+        assert (training["seq_length"], training["global_batch_size"]) == (4096, 128)

@@ -98,7 +98,9 @@ def test_several_and_what_they_teach(planner: Planner) -> None:
 
 def test_script_fills_what_the_log_leaves_open(planner: Planner, tmp_path: Path) -> None:
     bare = written(tmp_path / "bare.log", steps())
-    assert "bare.log does not print all of its model" in refused(planner("learn", bare, *PLACE))
+    said = refused(planner("learn", bare, *PLACE))
+    assert "bare.log does not print all of its model" in said
+    assert "(read: a step of " in said
     script = tmp_path / "run.sh"
     script.write_text(
         SCRIPT.format(layers=48, micro=1).replace("--fp16", "--fp16 --use-flash-attn")
