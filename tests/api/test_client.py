@@ -143,6 +143,7 @@ def test_rights() -> None:
         service = Client(f"http://127.0.0.1:{port}", "secret")
         service.learn("example", runs | {"keep": True})
         answer = service.share_site("example", rights)
+        service.forget_site("example")
     assert answer.model_dump() == {"name": "example", "owner": "team", **rights}
 
 

@@ -18,6 +18,7 @@ from planner.documents.request import PlanRequest
 from planner.search.axes import divisors
 
 _DEGREES = ("tp", "cp", "pp", "dp")
+_POSITIVE = (*_DEGREES, "ep", "etp", "vpp", "micro_batch_size")
 # Values of a range that are looked at; a wider one has a value that does.
 _MOST_VALUES = 256
 
@@ -26,9 +27,15 @@ Values = dict[str, tuple[Any, ...]]
 
 def limit_conflicts(request: PlanRequest) -> tuple[LimitConflict, ...]:
     """Every conflict; a limit that is impossible alone is not told again with others."""
-    found = list[LimitConflict]()
+    limited = _limited(request)
+    found = [
+        LimitConflict(fields=(name,), text=f"{name} at most 0: the least is 1")
+        for name in _POSITIVE
+        if limited.get(name) == ()
+    ]
+    values = {name: own for name, own in limited.items() if own}
     for check in (_degrees, _batch, _widths, _experts, _chunks):
-        found += check(request, _limited(request))
+        found += check(request, values)
     return tuple(found)
 
 

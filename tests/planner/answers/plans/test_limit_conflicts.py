@@ -29,6 +29,8 @@ CASES: list[tuple[dict[str, Any], tuple[str, ...], str]] = [
     ({"dp": [3, 5]}, ("dp",), "dp 3 or 5: must divide the 16 accelerators (1, 2, 4, 8, 16)"),
     ({"tp": 8, "pp": 4}, ("tp", "pp"), "product 32 must divide the 16 accelerators"),
     ({"tp": {"min": 3, "max": 3}}, ("tp",), "32 attention heads do not divide over tp 3"),
+    ({"tp": {"max": 0}}, ("tp",), "tp at most 0: the least is 1"),
+    ({"micro_batch_size": {"max": 0}}, ("micro_batch_size",), "the least is 1"),
     ({"ep": 4}, ("ep",), "the model has no experts"),
     ({"ep": 3, "model": "mixtral-8x7b"}, ("ep",), "must divide the 8 experts"),
     ({"schedule": "1f1b", "vpp": 3, "pp": 4}, ("schedule", "vpp"), "vpp of 1f1b is 1"),
