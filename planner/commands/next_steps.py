@@ -17,7 +17,8 @@ from planner.frameworks.plan_defaults import usual
 def after_plan(
     request: PlanRequest, answer: PlanAnswer, source: str | None, option_values: Mapping[str, Any]
 ) -> list[str]:
-    """The lines to print, unwrapped: launch files, a question about a neighbour, the document.
+    """The lines to print, unwrapped: launch files, a question about a neighbour; without a plan
+    the document, or what has one.
 
     source: where the request came from.  option_values: the options laid over it.
     """
@@ -26,7 +27,6 @@ def after_plan(
         lines = [
             _emit(answer, command_line(option_values, source, ("framework",))),
             _why_command(request, answer.best.plan, source, option_values),
-            *lines,
         ]
     elif answer.unbuildable is not None and answer.unbuildable.instead is not None:
         options = f"{command_line(option_values, source, ('framework',))} --framework "

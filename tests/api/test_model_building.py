@@ -92,5 +92,5 @@ def test_building_takes_a_place_of_a_search_and_ends_with_its_caller() -> None:
         with _asking(port, "/v1/estimates"):
             builder = _the_builder()
             # What is short waits for no model.
-            assert (app.state.searches.places.taken, app.state.estimates.places.taken) == (1, 0)
+            assert (app.state.searches.limit.taken, app.state.estimates.limit.taken) == (1, 0)
         _assert_ends(builder)

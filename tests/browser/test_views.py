@@ -123,7 +123,8 @@ def test_which_cards_fit(page: Page, shot: Callable[..., None]) -> None:
     expect(table.get_by_role("row")).to_have_count(18)
     expect(table.get_by_role("row").nth(1)).to_contain_text("over")
     card = table.get_by_role("row", name="GeForce RTX 4090 ")
-    expect(card.locator("td", has_text="tokens/s")).to_have_count(3)
+    # 8B of trained weights take 2 GiB more: torchtune keeps the logarithms of all logits.
+    expect(card.locator("td", has_text="tokens/s")).to_have_count(2)
     expect(page.get_by_label("Cards in the node")).to_have_count(0)
     shot(page, "fits-by-card", whole=True)
     card.get_by_role("button").click()

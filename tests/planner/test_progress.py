@@ -31,7 +31,7 @@ SMALL: dict[str, Any] = {
 GROUPS = [{"accelerator": "h100-sxm", "nodes": 1}, {"accelerator": "a100-sxm-80gb", "nodes": 1}]
 MIXED = {"cluster": {"groups": GROUPS}, "search": {"tp": 1, "cp": 1, "micro_batch_size": 1}}
 VARIED = {"search": {"tp": 1, "pp": 1}, "sensitivity": {"inputs": ["memory_bytes"]}}
-SIZED = {"sizing": {"accelerators": ["h100-sxm"], "sizes": [4, 8]}}
+SIZED = {"sizing": {"accelerators": ["h100-sxm", "a100-sxm-80gb"], "sizes": [4, 8]}}
 TOKENS = SMALL["training"] | {"tokens": 1e9}
 
 

@@ -72,7 +72,7 @@ def plan_screen(answer: PlanAnswer, summary: RequestSummary, console: Console) -
         rows.append(_replanned(answer.replanned))
     rows += _picks(answer)
     if answer.recipe is not None:
-        rows += recipe_rows(answer.recipe, answer.evidence)
+        rows += recipe_rows(answer.recipe)
     rows += _frameworks(answer, summary.request.search.objective)
     rows += _trainers_left_out(summary.request)
     rows += _rank_order(answer.rank_orders, answer.best.plan.rank_order)

@@ -248,7 +248,7 @@ def test_screen(planner: Planner, monkeypatch: pytest.MonkeyPatch, width: int) -
     assert max(map(len, screen.splitlines())) <= width
     assert commands.startswith("  planner emit --model llama-3.1-8b --cluster 1x1xrtx-4090")
     lines = {line.split("  ")[0]: line for line in screen.splitlines()}
-    assert "-42.0" in lines["full"]
+    assert "-41.9" in lines["full"]
     assert "not run" in lines["full, host"]
     assert lines["QLoRA"].split()[-1].replace(",", "").isdigit()
     assert "would fit with 8 such nodes" in " ".join(screen.split())
