@@ -68,6 +68,10 @@ class Head(End):
         if model.lm_head_bias:
             yield Weight("head bias", rows)
 
+    def _local_vocab(self, model: ModelSpec, d: Dims) -> Array:
+        """Rows of the output layer on one tensor-parallel rank."""
+        return padded_vocab_size(float(model.vocab_size), d.tp, self.divisible_by) / d.tp
+
     def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
         """Last norm, logits and vocabulary-parallel cross-entropy.
 
@@ -78,7 +82,7 @@ class Head(End):
         With multi-token prediction the head runs 1 + mtp times, the mtp projection mtp times.
         """
         hidden = float(model.hidden_size)
-        vocab = padded_vocab_size(float(model.vocab_size), d.tp, self.divisible_by) / d.tp
+        vocab = self._local_vocab(model, d)
         norm, logits = d.sharded_tokens * hidden, d.tokens * vocab
         if model.residual_streams > 1:
             streams = float(model.residual_streams)
@@ -171,29 +175,23 @@ class Head(End):
         cast of the weights, which is counted with all others, is gone by then, and makes room.
         """
         alive = (1.0 + d.runtime.keeps_chunk_logits) * (1.0 - d.differentiated_loss)
-        vocab = padded_vocab_size(float(model.vocab_size), d.tp, self.divisible_by) / d.tp
-        weights = vocab * model.hidden_size * d.activation_bytes
-        return d.chunked_loss * alive * weights
+        weights = self._local_vocab(model, d) * model.hidden_size
+        return d.chunked_loss * alive * weights * d.activation_bytes
 
     def _gradients_in_loss(self, model: ModelSpec, d: Dims) -> Array:
         """Bytes of the head's gradient where the loss makes it, and of what is added to it.
 
         Beside fp32 weights their narrow copy, else a product in half precision and its fp32 copy.
         """
-        width = d.activation_bytes
-        vocab = padded_vocab_size(float(model.vocab_size), d.tp, self.divisible_by) / d.tp
-        added = width + FP32_BYTES * (1.0 - d.autocast)
-        return (
-            d.chunked_loss
-            * d.differentiated_loss
-            * ((d.residual_bytes + added) * vocab * model.hidden_size)
-        )
+        weights = self._local_vocab(model, d) * model.hidden_size
+        each = d.residual_bytes + d.activation_bytes + FP32_BYTES * (1.0 - d.autocast)
+        return d.chunked_loss * d.differentiated_loss * each * weights
 
     def cast_weights(self, model: ModelSpec, d: Dims) -> SavedTensor:
         """What autocast makes of fp32 weights, which the gradient of the head's input reads."""
-        vocab = padded_vocab_size(float(model.vocab_size), d.tp, self.divisible_by) / d.tp
+        weights = self._local_vocab(model, d) * model.hidden_size
         active = d.autocast * (1.0 - d.chunked_loss)
-        return SavedTensor("head cast", vocab * model.hidden_size, d.activation_bytes, (), active)
+        return SavedTensor("head cast", weights, d.activation_bytes, (), active)
 
     def spared_bytes(self, model: ModelSpec, d: Dims) -> Array:
         """What is not alive around the loss where the head is frozen and runs chunk by chunk.
@@ -202,7 +200,7 @@ class Head(End):
         two of a chunk and one in half precision.
         """
         r, width = d.runtime, d.activation_bytes
-        vocab = padded_vocab_size(float(model.vocab_size), d.tp, self.divisible_by) / d.tp
+        vocab = self._local_vocab(model, d)
         share = minimum(HEAD_CHUNK / d.seq_length, 1.0)
         each = maximum(FP32_BYTES - share * (2.0 * FP32_BYTES + width), 0.0)
         by_chunk = r.chunks_head * (1.0 - d.fused_loss) * each * d.tokens * vocab
