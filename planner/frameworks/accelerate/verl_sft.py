@@ -54,6 +54,12 @@ def read(
     dp = max(size // cp, 1)
     if CHECKPOINTING not in said.words:
         notes.append(f"{CHECKPOINTING}: not set, on as in releases from 0.5")
+    if said.is_true("model.use_liger"):
+        # trainer/fsdp_sft_trainer.py, _compute_loss_and_backward.
+        notes.append(
+            "model.use_liger: its loss reads the logits of all tokens all the same; norms and "
+            "activations are costed as plain ones"
+        )
     full = said.is_true(CHECKPOINTING, default=True)
     offloads = said.is_true("model.fsdp_config.cpu_offload") or said.is_true(
         "engine.optimizer_offload"
@@ -76,7 +82,7 @@ def read(
             recompute_num_layers=model.num_layers if full else 0,
             offload_optimizer=offloads,
             attention_kernel="flash2",
-            cross_entropy="liger" if said.is_true("model.use_liger") else "unfused",
+            cross_entropy="unfused",
             runtime=FOREACH,
         )
     except ValidationError as error:

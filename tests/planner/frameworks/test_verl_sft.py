@@ -32,6 +32,12 @@ def test_its_keys_and_defaults() -> None:
     assert "enable_gradient_checkpointing: not set" in str(usual["guessed"])
 
 
+def test_its_loss_reads_whole_logits_with_ligers_kernels_too() -> None:
+    found = reading(f"{MODEL} model.use_liger=True").request
+    assert found["plan"]["cross_entropy"] == "unfused"
+    assert "reads the logits of all tokens" in str(found["guessed"])
+
+
 def test_the_micro_batch_of_all_ranks_of_older_releases() -> None:
     found = reading(f"{MODEL} data.micro_batch_size=8", each="$1").request
     assert (found["plan"]["dp"], found["plan"]["micro_batch_size"]) == (4, 2)
