@@ -65,20 +65,19 @@ export function PlanEvidence({ shown }) {
       ${selection?.share >= LEAST_SELECTION && html`<p class="selection">Expect <b>${seconds(selection.expected_time_s)}</b>: the shortest of ${selection.plans} close estimates is ${percent(selection.share, 2)} too short on average.</p>`}
       <div class=${of === shown ? "" : "stale"}>
         <p><span class="evidence-badge ${kind}"><${Icon} name=${icon} />${label}</span> ${evidence.detail}</p>
-        ${evidence.record && html`<p class="record"><${Record} record=${evidence.record} shown=${shown} compared=${Boolean(isBest && answer.value.recipe)} /></p>`}
+        ${evidence.record && html`<p class="record"><${Record} record=${evidence.record} shown=${shown} /></p>`}
         <details onToggle=${(event) => setOpen(event.currentTarget.open)}><summary>Nearest published runs</summary>
           ${open && html`<${Lazy} load=${nearestRuns} props=${{ rows: evidence.nearest }} />`}</details>
       </div>
     </div>`;
 }
 
-/* "Record: 349 TFLOP/s published of Qwen3-30B-A3B on 16; 1.16 times that here, with pp 1 -> 2."
-   compared: whether the plan is compared with a recipe field by field, and not again here. */
-function Record({ record: { run, differs }, shown, compared }) {
+/* "Record: 349 TFLOP/s published of Qwen3-30B-A3B on 16; 1.16 times that here, with pp 1 -> 2." */
+function Record({ record: { run, differs }, shown }) {
   const ratio = shown.model_flop_per_s_per_accelerator / run.model_flop_per_s;
   const more = differs.length - MOST_DIFFERENCES;
   const told = [...differs.slice(0, MOST_DIFFERENCES), ...(more > 0 ? [`${more} more`] : [])];
-  return `Record: ${teraflops(run.model_flop_per_s)} published of ${run.model} on ${count(run.accelerators)} (${run.source} ${run.year}); ${number(ratio, 3)} times that here${!compared && ratio > 1 && told.length > 0 ? `, with ${told.join(", ")}` : ""}.`;
+  return `Record: ${teraflops(run.model_flop_per_s)} published of ${run.model} on ${count(run.accelerators)} (${run.source} ${run.year}); ${number(ratio, 3)} times that here${ratio > 1 && told.length > 0 ? `, with ${told.join(", ")}` : ""}.`;
 }
 
 /* "TP 4 beats TP 8 by 9.8 %: saves 14.2 s of TP communication, costs 628 ms of CP communication." */

@@ -118,11 +118,11 @@ def _claim(best: ParallelPlan, other: ParallelPlan, sure: bool) -> str:
 
 def _sentence(claim: str, slower_by: float, parts: Mapping[str, float]) -> str:
     """TP 4 beats TP 8 by 9.8 %: saves 14.2 s of TP communication, costs 628 ms of bubble."""
-    said, words = f"{claim} by {share(slower_by)}", saved_words(parts)
+    said, words = f"{claim} by {share(slower_by)}", _saved_words(parts)
     return f"{said}: {words}" if words else said
 
 
-def saved_words(parts: Mapping[str, float]) -> str:
+def _saved_words(parts: Mapping[str, float]) -> str:
     """Saves 14.2 s of TP communication, costs 628 ms of bubble; empty where nothing moves."""
     saves, costs = (
         listed([f"{seconds(abs(value))} of {TIME_PARTS[name].title}" for name, value in own])

@@ -36,14 +36,6 @@ def evidence_rows(
         yield "published", Flow(_record(evidence.record, report), " ")
 
 
-def without_differences(evidence: Evidence | None) -> Evidence | None:
-    """The evidence where the plan is compared with a recipe, field by field, and not again here."""
-    if evidence is None or evidence.record is None:
-        return evidence
-    record = evidence.record.model_copy(update={"differs": ()})
-    return evidence.model_copy(update={"record": record})
-
-
 def _record(record: Record, report: PlanReport) -> Iterator[str]:
     """The fastest published run, this plan beside it, and what it has that the run had not."""
     run, ratio = record.run, report.model_flop_per_s_per_accelerator / record.run.model_flop_per_s

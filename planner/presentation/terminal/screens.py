@@ -34,7 +34,6 @@ from planner.documents.formats import (
 from planner.documents.plan_report import PlanReport
 from planner.documents.request import PlanRequest
 from planner.frameworks.supported import trainers_left_out
-from planner.presentation.terminal.evidence_rows import without_differences
 from planner.presentation.terminal.plan_rows import RequestSummary, report_rows, speed
 from planner.presentation.terminal.recipe_rows import recipe_rows
 from planner.presentation.terminal.refusal_rows import change_row, count_rows, nothing_fits_rows
@@ -62,8 +61,9 @@ def plan_screen(answer: PlanAnswer, summary: RequestSummary, console: Console) -
         rows += [prose(answer.no_launch, 2, 2), Text()]
     if answer.fallback is not None:
         rows += [prose(answer.fallback, 0, 2), Text()]
-    evidence = without_differences(answer.evidence) if answer.recipe else answer.evidence
-    rows += report_rows(answer.best, "Best plan", summary, console, evidence, answer.selection)
+    rows += report_rows(
+        answer.best, "Best plan", summary, console, answer.evidence, answer.selection
+    )
     if answer.baseline is not None:
         rows.append(_baseline(answer.baseline, answer.best))
     if answer.rival is not None:

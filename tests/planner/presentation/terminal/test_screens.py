@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -358,16 +359,14 @@ def test_what_others_do_is_told_field_by_field(width: int) -> None:
 
     run = scored_runs()[0]
     record = Record(run=run, same_model=True, differs=("tp 8 -> 4",))
-    evidence = answers.evidence().model_copy(update={"record": record})
-    answer = answer.model_copy(update={"evidence": evidence})
-    beside = drawn(lambda console: screens.plan_screen(answer, ASKED, console), width)
-    alone = answer.model_copy(update={"recipe": None})
-    assert "TFLOP/s each:" in beside
-    assert "tp 8 -> 4" not in beside
-    small = record.model_copy(update={"run": run.model_copy(update={"model_flop_per_s": 1.0})})
-    evidence = evidence.model_copy(update={"record": small})
-    alone = alone.model_copy(update={"evidence": evidence})
-    assert "tp 8 -> 4" in drawn(lambda c: screens.plan_screen(alone, ASKED, c), width)
+    evidence = answers.evidence()
+    for flop_per_s, differences in ((1.0, 1), (1e18, 0)):
+        run = run.model_copy(update={"model_flop_per_s": flop_per_s})
+        changed = evidence.model_copy(update={"record": record.model_copy(update={"run": run})})
+        beside = answer.model_copy(update={"evidence": changed})
+        told = drawn(partial(screens.plan_screen, beside, ASKED), width)
+        assert "TFLOP/s each:" in told
+        assert told.count("tp 8 -> 4") == differences
 
 
 @pytest.mark.parametrize("width", [60, 100])
