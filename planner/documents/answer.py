@@ -272,7 +272,7 @@ class Rival(Document):
 
     chance_slower: that the fastest is faster than it, the doubt counted.  saved_s: the parts of
     the time that tell them apart most, and what the fastest saves; below zero: what it costs.
-    sentence: all of it in words; claim: of these only which choice beats which.
+    sentence: all of it in words; claim: of these only which choice beats which, and by how much.
     """
 
     plan: ParallelPlan

@@ -37,6 +37,10 @@ def gib(value: float) -> str:
     return f"{value / GIB:.1f}"
 
 
+# Plans whose times differ by less than this share, which `share` rounds to 0.0 %, are equally fast.
+TIE = 5e-4
+
+
 def share(value: float) -> str:
     """A share as a percentage."""
     return f"{100 * value:.1f} %"

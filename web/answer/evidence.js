@@ -81,7 +81,7 @@ function Record({ record: { run, differs }, shown }) {
 }
 
 /* "TP 4 beats TP 8 by 9.8 %: saves 14.2 s of TP communication, costs 628 ms of CP communication." */
-function Rival({ rival: { claim, slower_by: slower, saved_s: saved } }) {
+function Rival({ rival: { claim, saved_s: saved } }) {
   const moved = movedTime(saved);
-  return `${claim} by ${percent(slower, 2)}${moved && `: ${moved.join(", ")}`}.`;
+  return `${claim}${moved && `: ${moved.join(", ")}`}.`;
 }

@@ -12,7 +12,7 @@ from cost_models.plans import FIELDS, ParallelPlan, Plans
 from planner.answers.plans.chance_to_be_first import compared
 from planner.answers.plans.explain import reports
 from planner.documents.answer import Rival
-from planner.documents.formats import listed, recompute_words, seconds, share, value_words
+from planner.documents.formats import TIE, listed, recompute_words, seconds, share, value_words
 from planner.documents.plan_report import PlanReport
 from planner.documents.request import PlanRequest
 from planner.evidence.uncertainty.error_band import SURE
@@ -54,11 +54,11 @@ def against(request: PlanRequest, best: PlanReport, other: PlanReport) -> Rival:
     parts = moved(best.time_parts_s, other.time_parts_s)
     slower_by = other.iteration_time_s / best.iteration_time_s - 1.0
     chance = compared(request, best, other).chance
-    claim = _claim(best.plan, other.plan, sure=chance >= SURE)
+    claim = _claim(best.plan, other.plan, slower_by, sure=chance >= SURE)
     return Rival(
         plan=other.plan, iteration_time_s=other.iteration_time_s, slower_by=slower_by,
         chance_slower=chance, saved_s=parts, claim=claim,
-        sentence=_sentence(claim, slower_by, parts),
+        sentence=_sentence(claim, parts),
     )  # fmt: skip
 
 
@@ -105,21 +105,24 @@ def moved(best: Mapping[str, float], other: Mapping[str, float]) -> dict[str, fl
     return {name: by[name] for name in told if abs(by[name]) > least}
 
 
-def _claim(best: ParallelPlan, other: ParallelPlan, sure: bool) -> str:
-    """TP 4 beats TP 8; with what else the other has, if that is more than its degrees."""
+def _claim(best: ParallelPlan, other: ParallelPlan, slower_by: float, sure: bool) -> str:
+    """TP 4 beats TP 8 by 9.8 %; with what else the other has, if that is more than its degrees."""
     names = differing(best, other) or _switched(best, other)
     one, two = (listed([choice(plan, name) for name in names]) for plan in (best, other))
     beside = [name for name in _BESIDE if name not in names]
     beside = [choice(other, n) for n in beside if getattr(best, n) != getattr(other, n)]
     two += f" with {listed(beside)}" if beside else ""
-    beats = ("" if sure else "probably ") + ("beats" if len(names) == 1 else "beat")
-    return f"{one} {beats} {two}"
+    several = len(names) > 1
+    if slower_by < TIE:
+        return f"{one} {'are' if several else 'is'} as fast as {two}"
+    beats = ("" if sure else "probably ") + ("beat" if several else "beats")
+    return f"{one} {beats} {two} by {share(slower_by)}"
 
 
-def _sentence(claim: str, slower_by: float, parts: Mapping[str, float]) -> str:
+def _sentence(claim: str, parts: Mapping[str, float]) -> str:
     """TP 4 beats TP 8 by 9.8 %: saves 14.2 s of TP communication, costs 628 ms of bubble."""
-    said, words = f"{claim} by {share(slower_by)}", _saved_words(parts)
-    return f"{said}: {words}" if words else said
+    words = _saved_words(parts)
+    return f"{claim}: {words}" if words else claim
 
 
 def _saved_words(parts: Mapping[str, float]) -> str:

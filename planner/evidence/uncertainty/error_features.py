@@ -32,7 +32,7 @@ FACTORS: dict[str, str] = {
 DOUBTS: dict[str, str] = {
     "kernels": "no kernel of this accelerator was measured",
     "stack": "the software's kernels are another's",
-    "method": "its method was never compared with runs",
+    "method": "few runs of its method are published",
     "inputs": "some of its inputs are open",
 }
 NARROW = ("fp8", "fp4")  # precisions below 16 bits

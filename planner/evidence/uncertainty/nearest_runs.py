@@ -32,7 +32,7 @@ _SORTED_RUNS = 64  # runs that are sorted by their distance, as a rule
 # The distance between two runs for a difference in a kind, and for each factor of two between their
 # sizes (a judgement: properties that decide the kernels and the links weigh most).
 KINDS = {
-    "accelerator": 3.0, "family": 3.0, "experts": 4.0, "runtime": 3.0, "precision": 1.0,
+    "accelerator": 3.0, "family": 3.0, "experts": 4.0, "stack": 3.0, "precision": 1.0,
     "recompute": 0.5,
 }  # fmt: skip
 SIZES = {
@@ -47,7 +47,7 @@ class _Table:
 
     sizes: log2 of the sizes times their weights, shape (sizes, runs).  weights: those of SIZES.
     kinds: by name and value, the distance to each run (0 for runs with that value).
-    by_accelerator: the runs by accelerator and runtime.
+    by_accelerator: the runs by accelerator and stack, which several runtimes may share.
     """
 
     runs: tuple[ScoredRun, ...]
@@ -70,11 +70,13 @@ def _table() -> _Table:
     weights = np.array(list(SIZES.values()))
     kinds: dict[str, dict[str | bool, Array]] = {}
     for name, weight in KINDS.items():
-        values = np.array([getattr(run, name) for run in runs])
+        values = np.array(
+            [_stack(run.runtime) if name == "stack" else getattr(run, name) for run in runs]
+        )
         kinds[name] = {value: weight * (values != value) for value in np.unique(values).tolist()}
     by_chip: dict[str, dict[str, list[ScoredRun]]] = {}
     for run in runs:
-        by_chip.setdefault(run.accelerator, {}).setdefault(run.runtime, []).append(run)
+        by_chip.setdefault(run.accelerator, {}).setdefault(_stack(run.runtime), []).append(run)
     sizes = weights[:, None] * np.log2(list(columns.values()))
     return _Table(runs, sizes, weights, kinds, by_chip)
 
@@ -88,7 +90,7 @@ def evidence(
 ) -> Evidence:
     """The evidence for the estimate of a plan; site: whose own runs are counted too."""
     group = cluster.groups[0]
-    chip, experts = group.accelerator, model.moe is not None
+    chip, experts, stack = group.accelerator, model.moe is not None, _stack(plan.runtime)
     of_plan = {name: getattr(plan, name) for name in ("tp", "cp", "pp", "ep", "micro_batch_size")}
     sizes = {
         **of_plan,
@@ -102,22 +104,22 @@ def evidence(
         "accelerator": chip.id,
         "family": profile_for(chip).family,
         "experts": experts,
-        "runtime": plan.runtime,
+        "stack": stack,
         "precision": training.precision,
         "recompute": plan.recompute,
     }
     nearest = _nearest(kinds, sizes)
     known = _table().by_accelerator.get(chip.id, {})
     method = training.freezes, training.precision in NARROW
-    same, of_kind = (_run_count(chip.id, plan.runtime, *method, kind) for kind in (None, experts))
+    same, of_kind = (_run_count(chip.id, stack, *method, kind) for kind in (None, experts))
     of_site = () if site is None else site.runs
     learned = sum(run.groups[1:3] == (chip.id, plan.runtime) for run in of_site)
     ground: Ground = "measured" if same.number or learned else "extrapolated" if known else "unseen"
     if ground == "measured":
-        setting = f"{chip.name} with {_stack(plan.runtime)}{_method_text(*method)}"
+        setting = f"{chip.name} with {stack}{_method_text(*method)}"
         text, detail = _measured_text(setting, same, of_kind, experts)
     elif ground == "extrapolated":
-        text, detail = _extrapolated(chip.name, plan.runtime, known, *method)
+        text, detail = _extrapolated(chip.name, stack, known, *method)
     else:
         text, detail = _accelerators_used(chip, nearest)
     own_runs = f"; {learned} of site {site.name}" if site is not None and learned else ""
@@ -136,14 +138,14 @@ class _Count(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _run_count(
-    accelerator: str, runtime: str, adapters: bool, narrow: bool, experts: bool | None
+    accelerator: str, stack: str, adapters: bool, narrow: bool, experts: bool | None
 ) -> _Count:
-    """The runs of a runtime on an accelerator, by method and class of precision.
+    """The runs of a stack on an accelerator, by method and class of precision.
 
-    Without those of stacks that are only taken as that runtime.  experts: with or without them,
+    Without those of software that is only taken as that stack.  experts: with or without them,
     None: all.
     """
-    same = _table().by_accelerator.get(accelerator, {}).get(runtime, [])
+    same = _table().by_accelerator.get(accelerator, {}).get(stack, [])
     runs = [
         run
         for run in same
@@ -157,7 +159,7 @@ def _run_count(
 
 # Each of these three returns Evidence.text and Evidence.detail.
 def _measured_text(setting: str, same: _Count, of_kind: _Count, experts: bool) -> tuple[str, str]:
-    """Which runs have both the accelerator and the runtime."""
+    """Which runs have both the accelerator and the stack."""
     other = "dense" if experts else "mixtures of experts"
     if of_kind.number:
         runs = f": {of_kind.text}" + (", mixtures of experts" * experts)
@@ -167,20 +169,20 @@ def _measured_text(setting: str, same: _Count, of_kind: _Count, experts: bool) -
 
 
 def _extrapolated(
-    name: str, runtime: str, by_runtime: dict[str, list[ScoredRun]], adapters: bool, narrow: bool
+    name: str, stack: str, by_stack: dict[str, list[ScoredRun]], adapters: bool, narrow: bool
 ) -> tuple[str, str]:
-    """Sentences on the runs of the accelerator and of the runtime."""
-    runtimes = sorted(by_runtime, key=lambda other: (other != runtime, -len(by_runtime[other])))
-    differs = _method_text(adapters, narrow) if runtime in by_runtime else ""
-    stacks = listed(tuple(dict.fromkeys(map(_stack, runtimes)))[:MAX_RUNS])
-    elsewhere = [run for each in _table().by_accelerator.values() for run in each.get(runtime, [])]
+    """Sentences on the runs of the accelerator and of the stack."""
+    stacks = sorted(by_stack, key=lambda other: (other != stack, -len(by_stack[other])))
+    differs = _method_text(adapters, narrow) if stack in by_stack else ""
+    used = listed(stacks[:MAX_RUNS])
+    elsewhere = [run for each in _table().by_accelerator.values() for run in each.get(stack, [])]
     other = f" and {_runs(elsewhere)} with it elsewhere" if elsewhere else ""
-    runs = _runs([run for each in by_runtime.values() for run in each])
-    missing = f"no run on {name} with {_stack(runtime)}{differs}"
+    runs = _runs([run for each in by_stack.values() for run in each])
+    missing = f"no run on {name} with {stack}{differs}"
     interval = f"the interval rests on {runs} on this accelerator{other}"
     return (
-        f"{missing}: extrapolated from {stacks}; {interval}",
-        f"from {stacks}: {missing}; {interval}",
+        f"{missing}: extrapolated from {used}; {interval}",
+        f"from {used}: {missing}; {interval}",
     )
 
 

@@ -22,6 +22,7 @@ from planner.documents.answer import (
     WhyAnswer,
 )
 from planner.documents.formats import (
+    TIE,
     gib,
     memory_words,
     plan_words,
@@ -181,6 +182,8 @@ def _rank_order(orders: Sequence[RankOrder], used: str) -> list[RenderableType]:
     if not orders or orders[0].rank_order == ParallelPlan().rank_order:
         return []
     best, other = orders[0], orders[-1]
+    if other.slower_by < TIE:
+        return []
     gain = f"{100 * other.slower_by:.2f} % faster than {other.rank_order}"
     hint = "as here" if best.rank_order == used else "--open rank_order searches both"
     by = f"run by {', '.join(best.frameworks) or 'no framework, as it is'}"

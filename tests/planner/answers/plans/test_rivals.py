@@ -14,6 +14,7 @@ from planner.answers.plans.competition import prepared
 from planner.answers.plans.other_degrees import _claim, _sentence, moved
 from planner.answers.plans.plan_answers import find
 from planner.documents.answer import PlanAnswer
+from planner.documents.formats import share
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
 from planner.search.best_other_degrees import DEGREES, differing
 from planner.search.exhaustive import search
@@ -63,7 +64,8 @@ def test_what_is_told_of_a_rival(answer: PlanAnswer) -> None:
     assert rival.slower_by >= 0
     assert sum(rival.saved_s.values()) > 0
     assert (" probably beat" in rival.claim) == (rival.chance_slower < 0.95)
-    assert rival.sentence.startswith(f"{rival.claim} by ")
+    assert rival.claim.endswith(f" by {share(rival.slower_by)}")
+    assert rival.sentence.startswith(f"{rival.claim}: ")
 
 
 def test_no_rival_where_degrees_are_given_or_time_is_not_sought() -> None:
@@ -82,10 +84,12 @@ def test_a_sentence_tells_a_gain() -> None:
     # What costs more than the first saves is set off by the next.
     other = {"tp_comm": 4.0, "cp_comm": -3.4, "bubble": 3.5, "forward": 5.0}
     assert set(moved(best, other)) == {"tp_comm", "cp_comm", "bubble"}
-    claim = _claim(ParallelPlan(tp=4), ParallelPlan(tp=8), sure=True)
-    assert _sentence(claim, 0.098, {"tp_comm": 14.2, "cp_comm": -0.628}) == (
+    claim = _claim(ParallelPlan(tp=4), ParallelPlan(tp=8), 0.098, sure=True)
+    assert _sentence(claim, {"tp_comm": 14.2, "cp_comm": -0.628}) == (
         "TP 4 beats TP 8 by 9.8 %: saves 14.2 s of TP communication, costs 628 ms of CP "
         "communication"
     )
-    claim = _claim(ParallelPlan(tp=4, cp=2), ParallelPlan(tp=8, cp=1), sure=False)
-    assert _sentence(claim, 0.001, {}) == "TP 4 and CP 2 probably beat TP 8 and CP 1 by 0.1 %"
+    both = ParallelPlan(tp=4, cp=2), ParallelPlan(tp=8, cp=1)
+    claim = _claim(*both, 0.001, sure=False)
+    assert _sentence(claim, {}) == "TP 4 and CP 2 probably beat TP 8 and CP 1 by 0.1 %"
+    assert _claim(*both, 0.0004, sure=False) == "TP 4 and CP 2 are as fast as TP 8 and CP 1"

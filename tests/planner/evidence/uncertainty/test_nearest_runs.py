@@ -76,9 +76,15 @@ def test_ground_is_said() -> None:
     assert unseen.text == f"no run at all on MI300X: {unseen.detail}"
     for words in ("runs on other accelerators", "how far these differ"):
         assert words in unseen.text
-    adapters = of(training=ASKED["training"] | {"lora_rank": 8, "lora_targets": ["linear_qkv"]})
+    tuned = ASKED["training"] | {"lora_rank": 8, "lora_targets": ["linear_qkv"]}
+    adapters = of(training=tuned)
     assert adapters.ground == "extrapolated"
     assert adapters.text.startswith("no run on H100 SXM5 80GB with Megatron-Core training adapters")
+    # A stack's variants count together: those runs have a slower AdamW, this plan has not.
+    lora = {"training": tuned, "cluster": "1x4xl40s", "plan": {"runtime": "transformers"}}
+    assert of(**lora).text.startswith(
+        "measured on L40S 48GB with transformers training adapters: 14"
+    )
     elsewhere = of(cluster="8x8xb200", plan={"tp": 4, "pp": 4, "runtime": "torch"})
     assert elsewhere.ground == "extrapolated"
     assert elsewhere.text.startswith("no run on B200 SXM with torch: extrapolated from Megatron")
