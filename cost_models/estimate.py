@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from cost_models.arrays import maximum, per_row, sum_of
+from cost_models.arrays import per_row, sum_of
 from cost_models.cost_parts import TIME_PARTS
 from cost_models.data_parallel import DataParallelSeconds
 from cost_models.fitted import Fitted, fitted
@@ -75,7 +75,7 @@ class Estimates:
         Shapes (pp, vpp).  A message blocks its sender unless the plan overlaps it.
         row: the index of the plan among those estimated.
         """
-        times, virtual = self.times, plan_stages(self.model, plan)
+        virtual = plan_stages(self.model, plan)
         corrected = 1.0 if self.corrected is None else float(self.corrected[row])
 
         def at(value: Array) -> float:
@@ -83,24 +83,12 @@ class Estimates:
                 value = value[row]
             return corrected * float(value)
 
-        def seconds(block: dict[str, Array]) -> tuple[float, float]:
-            forward = at(block["forward_s"]) + at(block["forward_comm_s"])
-            return forward, at(block["weight_gradient_s"])
-
-        first, last = (at(whole) for whole in times.whole_ends_s)
-        # By kind of layer, then of the two ends: forward, weight gradient, and all of it.
-        parts = np.array([seconds(b) for b in (*times.layers, times.embedding, times.head)])
-        whole = np.array([*map(at, times.whole_s), first, last * (1 + self.model.mtp_num_layers)])
-        recompute_s = np.array([at(seconds) for seconds in times.again_s])
-        counts = np.vstack([virtual.layers, virtual.first, virtual.last])
-        ahead, gradient = parts.T @ counts
-        total = whole @ counts + recompute_s @ virtual.recomputed
-
+        losses = 1 + self.model.mtp_num_layers
+        parts_s = self.times.virtual_stages_s(virtual, losses, np.array([row]))
         # The chunks of a rank are its virtual stages in forward order.
         spots = np.argsort(virtual.owner, kind="stable")
         shape = (plan.pp, plan.vpp)
-        forward, weight = ahead[spots].reshape(shape), gradient[spots].reshape(shape)
-        backward = maximum(total[spots].reshape(shape) - forward - weight, 0.0)
+        forward, backward, weight = (corrected * each[spots].reshape(shape) for each in parts_s)
         hidden = plan.overlap_p2p and plan.vpp > 1
         message = at(message_s(self.gathered, self.dp)) if plan.pp > 1 else 0.0
         return Times(forward, backward, weight), Links(0.0, message, blocking=not hidden)

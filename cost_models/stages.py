@@ -5,8 +5,8 @@ cost_models/stage_layers.py gives the number of layers of a stage.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -39,6 +39,8 @@ class StageTable:
     slot_of: the slot that is composed as a stage is, shape (stages, layouts); -1: no such stage.
     layers, recomputed, inputs: shape (kinds, slots, layouts); inputs counts stored inputs of
     recomputed layers.  totals, recomputed_totals: summed over all stages, shape (kinds, layouts).
+    virtual: by layout, the virtual stages where a plan gives layers to several of each rank, and
+    not only to the first and the last a number of its own.
     """
 
     stage: FloatArray
@@ -51,6 +53,7 @@ class StageTable:
     recomputed_totals: FloatArray
     slot_of: NDArray[np.int64]
     counts: NDArray[np.int64]
+    virtual: Mapping[int, VirtualStages] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -137,8 +140,9 @@ def _rows(
     recompute_num_layers: int,
     uniform: bool,
     recompute_layers: tuple[int, ...],
-) -> tuple[FloatArray, FloatArray, NDArray[np.int64]]:
-    """(values of the stages that can be the worst, sums over all stages, slot of each stage).
+) -> tuple[FloatArray, FloatArray, NDArray[np.int64], VirtualStages]:
+    """(values of the stages that can be the worst, sums over all stages, slot of each stage, all
+    virtual stages).
 
     Rows: stage, first, last, then for each kind layers, then recomputed, then inputs.
     Dominance: middle stages of equal composition differ only in what is in flight, which never
@@ -174,7 +178,7 @@ def _rows(
     distinct = sorted({0, pp - 1, *earliest.values(), *latest.values()})
     same_as = [earliest.get(values[1:, r].tobytes(), r) if 0 < r < pp - 1 else r for r in range(pp)]
     slot_of = np.array([distinct.index(stage) for stage in same_as], dtype=np.int64)
-    return values[:, distinct], values[3:].sum(axis=1), slot_of
+    return values[:, distinct], values[3:].sum(axis=1), slot_of, v
 
 
 LAYOUT_KEY = Key(
@@ -195,6 +199,8 @@ def stage_table(model: ModelSpec, plans: Plans) -> tuple[Groups, StageTable]:
         keys.recompute_layers * full,
     )  # fmt: skip
     size = len(groups.first)
+    one_way = PLACEMENT_CODES[keys.schedule] != PLACEMENTS.index("two-way")
+    several = (keys.vpp > 1) & (keys.stage_layers > 0) & one_way
     rows = []
     table = ((), *plans.stage_layers_table)
     for pp, vpp, placement, first, last, explicit, redone, uniform, each in zip(
@@ -206,7 +212,7 @@ def stage_table(model: ModelSpec, plans: Plans) -> tuple[Groups, StageTable]:
                 table[explicit], redone, uniform, table[each],
             )
         )  # fmt: skip
-    values, sums, slots = zip(*rows, strict=True)
+    values, sums, slots, virtual = zip(*rows, strict=True)
     stacked = _stacked(values)
     slot_of = np.full((max(map(len, slots)), len(slots)), -1, dtype=np.int64)
     for i, slot_row in enumerate(slots):
@@ -216,6 +222,11 @@ def stage_table(model: ModelSpec, plans: Plans) -> tuple[Groups, StageTable]:
     return groups, StageTable(
         stacked[0], stacked[1], stacked[2], per_kind[0], per_kind[1], per_kind[2], totals[0],
         totals[1], slot_of, np.array([table.shape[1] for table in values]),
+        {
+            i: virtual[i]
+            for i in np.flatnonzero(per_row(several, size)).tolist()
+            if len(np.unique(virtual[i].sizes[1:-1])) > 1
+        },
     )  # fmt: skip
 
 

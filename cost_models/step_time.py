@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,10 +17,17 @@ from cost_models.layers import layers_of
 from cost_models.objectives import forward_share, with_reference
 from cost_models.packing import expected_maximum, lengths_of, variation
 from cost_models.placement import Placement
-from cost_models.plans import Plans, code
+from cost_models.plans import VOCABULARIES, Plans, code
+from cost_models.schedules import SCHEDULES
 from cost_models.schedules.base import Costs, PipelineSchedule
-from cost_models.schedules.simulated_bubble import simulated_extra_s
+from cost_models.schedules.simulated_bubble import (
+    MOST_ACTIONS,
+    ROUNDS,
+    simulated_extra_s,
+    uneven_extra_s,
+)
 from cost_models.sources import Array, formula
+from cost_models.stages import VirtualStages
 from cost_models.synchronisation import Sharded, activation_offload_s, step_seconds
 
 
@@ -72,6 +81,29 @@ class BlockTimes:
             sum_of(self.head[n] for n in self.NAMES[:5]) + self.exposed_ends_s[1],
         )
 
+    def virtual_stages_s(
+        self, virtual: VirtualStages, losses: int, rows: NDArray[np.int64]
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Forward, input and weight gradient of a micro-batch on each virtual stage, in seconds.
+
+        losses: on the last one, multi-token prediction included.  rows: of which plans; shape
+        (virtual stages, rows).
+        """
+
+        def total(counts: Iterable[FloatArray], seconds: Iterable[Array]) -> FloatArray:
+            every = [np.asarray(each, dtype=np.float64) for each in seconds]
+            at_rows = (each[rows] if each.ndim else np.full(len(rows), each) for each in every)
+            pairs = zip(counts, at_rows, strict=True)
+            return np.asarray(sum_of(count[:, None] * each for count, each in pairs))
+
+        blocks, ends = (*self.layers, self.embedding, self.head), self.whole_ends_s
+        counts = np.vstack([virtual.layers, virtual.first, virtual.last])
+        forward = total(counts, [each["forward_s"] + each["forward_comm_s"] for each in blocks])
+        weight = total(counts, [each["weight_gradient_s"] for each in blocks])
+        whole = total(counts, [*self.whole_s, ends[0], losses * ends[1]])
+        whole = whole + total(virtual.recomputed, self.again_s)
+        return forward, np.maximum(whole - forward - weight, 0.0), weight
+
 
 def _by_key(s: CostContext, g: KeyedPlans) -> MicroBatchSeconds:
     packed = micro_batch_seconds(s.model, s.machine, g.micro, g.layer_plans)
@@ -123,6 +155,8 @@ def step_time(
     share = busiest.share
     forward, backward, recompute = share("forward_s"), share("backward_s"), busiest.recompute_s()
     bubble = _extra_s(g, busiest.costs(forward, _all_stages_s(s, g, times)))
+    if g.table.virtual:
+        bubble = _uneven_extra_s(s, g, times, per_row(bubble, len(plans)))
     step = step_seconds(s, g, dp, forward, backward + recompute)
     parts = {
         "forward": m * forward,
@@ -291,6 +325,32 @@ def _extra_s(g: KeyedPlans, costs: Costs) -> Array:
 
     # A single rank never waits, whatever its schedule.
     return where(plans.pp == 1, 0.0, by_schedule(plans, extra))
+
+
+def _uneven_extra_s(
+    s: CostContext, g: KeyedPlans, times: BlockTimes, bubble_s: FloatArray
+) -> FloatArray:
+    """The same where the virtual stages of a rank are not alike, and closed forms do not hold."""
+    plans, losses = g.plans, 1 + s.model.mtp_num_layers
+    result = bubble_s.copy()
+    keys = np.zeros(len(plans), dtype=np.int64) if g.stages.inverse is None else g.stages.inverse
+    for key, virtual in g.table.virtual.items():
+        rows = np.flatnonzero(keys == key)
+        if not len(rows):
+            continue
+        layout = (
+            int(per_row(column, len(plans))[rows[0]])
+            for column in (plans.schedule, plans.pp, plans.vpp)
+        )
+        schedule, stages, chunks = layout
+        if 3 * ROUNDS * stages * stages * chunks > MOST_ACTIONS:
+            continue  # the closed form stands
+        result[rows] = uneven_extra_s(
+            SCHEDULES[VOCABULARIES["schedule"][schedule]], stages, chunks,
+            per_row(g.micro_batches, len(plans))[rows],
+            *times.virtual_stages_s(virtual, losses, rows),
+        )  # fmt: skip
+    return result
 
 
 def message_s(g: KeyedPlans, dp: DataParallelSeconds) -> Array:

@@ -1,7 +1,7 @@
-"""Bubble time of schedules without a closed form, from scaled-down simulations.
+"""Bubble time where no closed form holds, from scaled-down simulations.
 
-The search needs it for thousands of plans; plans on the short list are simulated with their own
-stage times.
+Some schedules have none, and those of the others hold for chunks that are alike on a rank.  The
+search needs the time for thousands of plans, so costs are rounded and steps cut short.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ from cost_models.sources import Array
 COST_STEPS = 48
 MOST_STAGES = 8
 ROUNDS = 2
+# Where chunks differ, seconds are rounded to 1 / UNEVEN_STEPS of a mean chunk.
+UNEVEN_STEPS = 32
+# Longer steps would take seconds to lay out.
+MOST_ACTIONS = 200_000
 
 
 class _Step:
@@ -119,3 +123,62 @@ def simulated_extra_s(
     fixed, pace = groups.spread(waits).reshape(-1, 2).T
     result[index] = fixed * others + pace * count * work
     return result
+
+
+def uneven_extra_s(
+    schedule: PipelineSchedule,
+    stages: int,
+    chunks: int,
+    micro_batches: NDArray[np.float64],
+    forward_s: NDArray[np.float64],
+    input_gradient_s: NDArray[np.float64],
+    weight_gradient_s: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Seconds the busiest rank waits in plans whose ranks have chunks that are not alike.
+
+    Seconds are of one micro-batch on each virtual stage, shape (virtual stages, plans).
+    """
+    seconds = np.stack([forward_s, input_gradient_s, weight_gradient_s])
+    # Summed in order: a plan costs the same alone as among others.
+    unit = np.cumsum(seconds.reshape(-1, seconds.shape[-1]), axis=0)[-1]
+    unit = unit / (len(forward_s) * UNEVEN_STEPS)
+    rounded = np.rint(seconds / unit).astype(np.int64)
+    count = micro_batches.astype(np.int64)
+    counts, place = np.unique(count, return_inverse=True)
+    few = np.array([_simulated_micro_batches(schedule, stages, chunks, m) for m in counts.tolist()])
+    few = few[place]
+    groups = group(few, np.minimum(count - few, 1), *rounded.reshape(-1, len(unit)))
+    extra, pace = np.zeros(len(groups.first)), np.zeros(len(groups.first))
+    cut, longer, costs = few[groups.first], (count > few)[groups.first], rounded[..., groups.first]
+    for m in np.unique(cut).tolist():
+        of = np.flatnonzero(cut == m)
+        extra[of] = _uneven_wait(schedule.id, stages, chunks, m, costs[..., of])
+        more = of[longer[of]]
+        if len(more):
+            wait = _uneven_wait(schedule.id, stages, chunks, m + stages, costs[..., more])
+            pace[more] = np.maximum(wait - extra[more], 0.0) / stages
+    fixed, later = groups.spread(extra), (count - few) * groups.spread(pace)
+    return np.asarray(unit * (fixed + later), dtype=np.float64)
+
+
+def _simulated_micro_batches(
+    schedule: PipelineSchedule, stages: int, chunks: int, micro_batches: int
+) -> int:
+    """Micro-batches of a step that is simulated whole, or of its first rounds."""
+    few = ROUNDS * stages + micro_batches % stages
+    if any(schedule.allowed(stages, chunks, count) for count in (few, few + stages)):
+        few = ROUNDS * stages  # a cut of a legal step need not be one itself
+    if micro_batches <= few and not schedule.allowed(stages, chunks, micro_batches):
+        return micro_batches
+    return few
+
+
+def _uneven_wait(
+    schedule_id: str, stages: int, chunks: int, micro_batches: int, costs: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Makespans less the work of the busiest rank; costs: shape (3, virtual stages, costs)."""
+    step = _step(schedule_id, stages, chunks, micro_batches)
+    owner = np.array([rank for rank, _ in SCHEDULES[schedule_id].route(stages, chunks, 0)])
+    work = [costs.sum(axis=0)[owner == rank].sum(axis=0) for rank in range(stages)]
+    busiest: NDArray[np.float64] = np.max(work, axis=0)
+    return step.levels.makespans_s(*costs.astype(np.float64)) - micro_batches * busiest

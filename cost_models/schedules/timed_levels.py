@@ -1,4 +1,4 @@
-"""The makespan of one order for many costs at once, with equal ranks and messages of no time.
+"""The makespan of one order for many costs at once, with messages of no time.
 
 The order is laid out once, in levels of actions that wait only for earlier levels, and each level
 is computed for all costs together.  `simulate.run` is the general case, and the tests compare the
@@ -23,7 +23,7 @@ class Levels:
         length = len(routes[0])
         positions = {route: {spot: i for i, spot in enumerate(route)} for route in set(routes)}
         # Number 0 is the start of the step, for actions that wait for nothing else.
-        kinds, previous, needed, level = [0], [0], [0], [0]
+        kinds, places, previous, needed, level = [0], [0], [0], [0], [0]
         forward: dict[tuple[int, int], int] = {}
         backward: dict[tuple[int, int], int] = {}
         last, cursor = [0] * len(order), [0] * len(order)
@@ -45,6 +45,7 @@ class Levels:
                         break
                     number = len(kinds)
                     kinds.append(kind)
+                    places.append(at)
                     previous.append(last[rank])
                     needed.append(need)
                     level.append(1 + max(level[last[rank]], level[need]))
@@ -61,6 +62,8 @@ class Levels:
         row = np.empty_like(by_level)
         row[by_level] = np.arange(len(by_level))
         self.kinds = np.array(kinds)[by_level]
+        self.places = np.array(places)[by_level]
+        self.length = length
         self.before = row[previous][by_level]
         self.needed = row[needed][by_level]
         self.starts = np.searchsorted(np.array(level)[by_level], np.arange(1, max(level) + 2))
@@ -68,16 +71,22 @@ class Levels:
     def makespans_s(
         self, forward_s: ArrayLike, input_gradient_s: ArrayLike, weight_gradient_s: ArrayLike
     ) -> FloatArray:
-        """Seconds of the step at each cost; the arguments are times of one chunk on one rank."""
+        """Seconds of the step at each cost: the last axis of the arguments.
+
+        They are times of one chunk on one rank, of all alike or of each place of a route: shape
+        (costs,) or (places, costs).
+        """
         forward, gradient, weight = np.broadcast_arrays(
             np.atleast_1d(forward_s), input_gradient_s, weight_gradient_s
         )
         # In the order of Kind.
-        seconds = np.array([forward, gradient + weight, gradient, weight], dtype=np.float64)
-        ends = np.zeros((len(self.kinds), seconds.shape[1]))
+        kinds = np.array([forward, gradient + weight, gradient, weight], dtype=np.float64)
+        costs = kinds.shape[-1]
+        seconds = np.broadcast_to(kinds.reshape(4, -1, costs), (4, self.length, costs))
+        ends = np.zeros((len(self.kinds), costs))
         for first, after in zip(self.starts[:-1], self.starts[1:], strict=True):
             rows = slice(first, after)
             begin = np.maximum(ends[self.before[rows]], ends[self.needed[rows]])
-            np.add(begin, seconds[self.kinds[rows]], out=ends[rows])
+            np.add(begin, seconds[self.kinds[rows], self.places[rows]], out=ends[rows])
         longest: FloatArray = ends.max(axis=0)
         return longest

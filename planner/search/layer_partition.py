@@ -1,8 +1,10 @@
-"""Partition of layers into virtual stages: the least time of the busiest rank, within its memory.
+"""Partition of layers into virtual stages: the least time of a micro-batch, within memory.
 
 With one chunk per rank the partition is optimal, by dynamic programming over where each stage ends.
-With several chunks, the same minimises the longest virtual stage; then single layers are moved away
-from the busiest rank as long as that helps.
+With several chunks that loop over the ranks, it is the least sum of the longest virtual stage of
+each loop: ranks pass micro-batches on in turn, so that a short chunk waits for a long one beside
+it.  Where that is more than a rank's memory, and in waves, single layers are moved as long as that
+helps.
 """
 
 from __future__ import annotations
@@ -12,15 +14,18 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cost_models.stage_layers import spread
+from planner.search.partition_tables import (
+    TOLERANCE,
+    FloatArray,
+    IntArray,
+    least_squares_partition,
+    loop_partition,
+    shortest_longest,
+)
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 _kept: dict[tuple[bytes | int, ...], tuple[int, ...] | None] = {}
-# Times that differ by less are equal.
-TOLERANCE = 1e-9
 MAX_MOVES = 200
 # Most layers that are partitioned: tables over begin and end grow with the square.
 MOST_LAYERS = 1_024
@@ -89,9 +94,20 @@ class Stages:
         return np.asarray(self.owner[:, None] == np.arange(self.ranks), dtype=np.float64)
 
     @cached_property
-    def both_ways(self) -> FloatArray:
-        """`on_rank` of the pipeline and of the reversed pipeline, stacked."""
-        return np.stack([self.on_rank, self.on_rank[::-1]])
+    def loops(self) -> bool:
+        """Whether chunk after chunk goes over all ranks, in the same direction."""
+        return bool(np.all(self.owner == np.arange(len(self.owner)) % self.ranks))
+
+    def pace_s(self, stage_s: FloatArray) -> FloatArray:
+        """Seconds between micro-batches, from those of each virtual stage (the last axis).
+
+        Of a loop an upper bound: every chunk waits for the longest beside it.  Else of the busiest
+        rank.
+        """
+        if self.loops:
+            shape = *stage_s.shape[:-1], len(self.owner) // self.ranks, self.ranks
+            return np.asarray(stage_s.reshape(shape).max(axis=-1).sum(axis=-1))
+        return np.asarray((stage_s @ self.on_rank).max(axis=-1))
 
 
 def partition_layers(
@@ -125,10 +141,13 @@ def _numbers(of: LayerLoads | Stages) -> Iterator[bytes | int]:
 def _partitioned(layers: LayerLoads, stages: Stages, empty_ends: bool) -> tuple[int, ...] | None:
     """What partition_layers says, computed."""
     tables = _tables(layers, stages, empty_ends)
-    ends = _least_squares_partition(tables, _shortest_longest(tables))
+    several = len(stages.owner) > stages.ranks
+    ends = loop_partition(tables, stages.ranks) if several and stages.loops else None
+    if ends is None:
+        ends = least_squares_partition(tables, shortest_longest(tables))
     if ends is None:
         return None
-    if len(stages.owner) > stages.ranks:
+    if several:
         ends = _best_partition(layers, stages, tables, ends, empty_ends)
         if _scores(layers, stages, ends[None])[0, 0] > 0.0:
             return None
@@ -156,45 +175,6 @@ def _tables(layers: LayerLoads, stages: Stages, empty_ends: bool) -> list[FloatA
             by_key[key] = np.where(allowed & fits, seconds + fixed_s, np.inf)
         tables.append(by_key[key])
     return tables
-
-
-def _shortest_longest(tables: Sequence[FloatArray]) -> float:
-    """Seconds of the longest virtual stage in the partition where those are least."""
-    longest = np.full(len(tables[0]), np.inf)
-    longest[0] = 0.0
-    for table in tables:
-        longest = np.maximum(longest[:, None], table).min(axis=0)
-    return float(longest[-1])
-
-
-def _least_squares_partition(
-    tables: Sequence[FloatArray], bound_s: float, weights: FloatArray | None = None
-) -> IntArray | None:
-    """The ends of virtual stages by the least (weighted) sum of squared seconds.
-
-    No virtual stage takes longer than bound_s.  None where nothing fits.
-    """
-    if not np.isfinite(bound_s):
-        return None
-    total = np.full(len(tables[0]), np.inf)
-    total[0] = 0.0
-    begins, every = [], np.arange(len(total))
-    squares: dict[tuple[int, float], FloatArray] = {}  # many stages share a table
-    for stage, table in enumerate(tables):
-        weight = 1.0 if weights is None else float(weights[stage])
-        key = id(table), weight
-        if key not in squares:
-            under = table <= bound_s * (1.0 + TOLERANCE)
-            allowed = np.where(under, table, 0.0)
-            squares[key] = np.where(under, weight * allowed * allowed, np.inf)
-        sums = total[:, None] + squares[key]
-        begin = sums.argmin(axis=0)
-        begins.append(begin)
-        total = sums[begin, every]
-    ends = [len(total) - 1]
-    for begin in reversed(begins):
-        ends.append(int(begin[ends[-1]]))
-    return np.array(ends[::-1])
 
 
 def least_s(layers: LayerLoads, stages: Stages) -> float:
@@ -228,11 +208,11 @@ def _best_partition(
     least = _scores(layers, stages, best[None])[0]
     enough = least_s(layers, stages) * (1.0 + ENOUGH)
     for _ in range(STARTS - 1):
-        if not least[0] and least[1] <= enough:
+        if not least[0] and (stages.loops or least[1] <= enough):
             break
         rank_s = _loads(layers, stages, ends[None])[1][0]
         weights = weights * (rank_s / rank_s.mean()) ** 2
-        better = _least_squares_partition(tables, float(rank_s.max()), weights[stages.owner])
+        better = least_squares_partition(tables, float(rank_s.max()), weights[stages.owner])
         if better is None:
             break
         ends = better
@@ -256,13 +236,13 @@ def _even_ends(layers: LayerLoads, stages: Stages) -> IntArray | None:
 def _scores(layers: LayerLoads, stages: Stages, ends: IntArray) -> FloatArray:
     """Scores of partitions (rows of ends), compared column by column; lower is better.
 
-    Bytes over the room of the fullest rank; the busiest rank's seconds; the longest virtual
-    stage's; the sum of squares of both.  Shape (partitions, 4).
+    Bytes over the room of the fullest rank; the pace; the longest virtual stage's seconds; the sum
+    of squares of seconds by virtual stage and by rank.  Shape (partitions, 4).
     """
     stage_s, rank_s, over = _loads(layers, stages, ends)
     squares = (rank_s**2).sum(axis=1) + (stage_s**2).sum(axis=1)
     too_much = np.maximum(over, 0.0).max(axis=1)
-    return np.stack([too_much, rank_s.max(axis=1), stage_s.max(axis=1), squares], axis=1)
+    return np.stack([too_much, stages.pace_s(stage_s), stage_s.max(axis=1), squares], axis=1)
 
 
 def held_bytes(layers: LayerLoads, stages: Stages, sizes: tuple[int, ...]) -> FloatArray:
@@ -271,10 +251,10 @@ def held_bytes(layers: LayerLoads, stages: Stages, sizes: tuple[int, ...]) -> Fl
     return np.asarray(_loads(layers, stages, ends[None])[2][0] + stages.room_bytes)
 
 
-def busiest_s(layers: LayerLoads, stages: Stages, sizes: tuple[int, ...]) -> float:
-    """Seconds of the busiest rank in a partition."""
+def pace_s(layers: LayerLoads, stages: Stages, sizes: tuple[int, ...]) -> float:
+    """Seconds between micro-batches in a partition: see Stages.pace_s."""
     ends = np.concatenate([[0], np.cumsum(sizes)])
-    return float(_loads(layers, stages, ends[None])[1].max())
+    return float(stages.pace_s(_loads(layers, stages, ends[None])[0])[0])
 
 
 def _loads(
@@ -323,71 +303,20 @@ def _neighbours(
     """All partitions that differ by one moved layer: the givers, and the scores (see _scores).
 
     Givers are the longest virtual stage and those of the busiest and the fullest rank; scores have
-    a row for each giver and taker, shape (givers * virtual stages, 4).
+    a row for each giver and taker, shape (givers * virtual stages, 4).  Those between pass one on.
     """
-    begin, end = ends[:-1], ends[1:]
-    least = np.ones(len(begin), dtype=np.int64)
+    every = np.arange(len(stages.owner))
+    least = np.ones(len(every), dtype=np.int64)
     if empty_ends:
         least[[0, -1]] = 0
-    # Unchanged, one layer given, one taken, one passed on; for moves to later and earlier stages.
-    begins = np.array([[begin, begin], [begin, begin + 1], [begin - 1, begin],
-                       [begin - 1, begin + 1]])  # fmt: skip
-    stops = np.array([[end, end], [end - 1, end], [end, end + 1], [end - 1, end + 1]])
-    seconds, bytes_held = _amounts(layers, stages, begins, stops)
-    rank_s, rank_held = (amount[0, 0] @ stages.on_rank for amount in (seconds, bytes_held))
-    gives = stages.owner == rank_s.argmax()
-    gives |= stages.owner == (rank_held - stages.room_bytes).argmax()
-    gives[seconds[0, 0].argmax()] = True
-    givers = np.flatnonzero(gives & (end - begin > least))
-    scores = _move_scores(stages, seconds, bytes_held, givers)
-    scores[np.arange(len(givers)), givers] = np.inf  # to itself
-    return givers, scores.reshape(-1, scores.shape[-1])
-
-
-def _move_scores(
-    stages: Stages, seconds: FloatArray, bytes_held: FloatArray, givers: IntArray
-) -> FloatArray:
-    """Scores of moves of one layer to another stage; shape (givers, virtual stages, 4).
-
-    seconds, bytes_held: of each virtual stage unchanged, giving, taking and passing on a layer,
-    for moves to later and to earlier stages: shape (4, 2, virtual stages).  Every stage between
-    passes one on: sums over the stages between are differences of running sums.
-    """
-    count = len(stages.owner)
-    # Moves to earlier stages are moves to later ones of the reversed pipeline.
-    amounts = np.stack([seconds, bytes_held])
-    amounts[:, :, 1] = amounts[:, :, 1, ::-1].copy()
-    giver = np.stack([givers, count - 1 - givers])
-    loads = _sums_after(amounts, stages.both_ways, giver)
-    squares = _sums_after(amounts[:1] ** 2, np.ones((2, count, 1)), giver)[0, ..., 0]
-    rank_s = loads[0]
-    too_much = np.maximum(loads[1] - stages.room_bytes, 0.0).max(axis=-1)
-    squares = squares + (rank_s**2).sum(axis=-1)
-    # The longest stage: before the giver, itself, between, the taker, after it.
-    now, gives, takes, passes = amounts[0]
-    zero = np.zeros((2, 1))
-    earlier = np.concatenate([zero, np.maximum.accumulate(now, axis=1)[:, :-1]], axis=1)
-    after = np.concatenate([np.maximum.accumulate(now[:, ::-1], axis=1)[:, -2::-1], zero], axis=1)
-    passed = np.where(np.arange(count) > giver[..., None], passes[:, None], 0.0)
-    between = np.zeros_like(passed)
-    np.maximum.accumulate(passed[..., :-1], axis=2, out=between[..., 1:])
-    until = np.maximum(earlier, gives)[[[0], [1]], giver][..., None]
-    since = np.maximum(takes, after)[:, None]
-    longest = np.maximum(np.maximum(until, between), since)
-    scores = np.stack([too_much, rank_s.max(axis=-1), longest, squares], axis=-1)
-    is_later = np.arange(count) > givers[:, None]
-    return np.where(is_later[..., None], scores[0], scores[1, :, ::-1])
-
-
-def _sums_after(amounts: FloatArray, spread: FloatArray, giver: IntArray) -> FloatArray:
-    """Sums over virtual stages after each move to a later one.
-
-    amounts: (..., 4, 2, virtual stages); spread: (2, virtual stages, sums); giver: (2, givers).
-    Shape (..., 2, givers, virtual stages, sums).
-    """
-    now, gives, takes, passes = (each[..., None] * spread for each in np.moveaxis(amounts, -3, 0))
-    passed = passes - now
-    run = np.cumsum(passed, axis=-2)
-    freed = (gives - now - run)[..., [[0], [1]], giver, :]
-    taken = now.sum(axis=-2, keepdims=True) + takes - now + run - passed
-    return np.asarray(freed[..., None, :] + taken[..., None, :, :])
+    stage_s, rank_s, over = (each[0] for each in _loads(layers, stages, ends[None]))
+    gives = (stages.owner == rank_s.argmax()) | (stages.owner == over.argmax())
+    gives[stage_s.argmax()] = True
+    givers = np.flatnonzero(gives & (np.diff(ends) > least))
+    giver, taker, place = givers[:, None, None], every[:, None], np.arange(len(ends))
+    later = (giver < place) & (place <= taker)
+    earlier = (taker < place) & (place <= giver)
+    moved = ends - later.astype(np.int64) + earlier
+    scores = _scores(layers, stages, moved.reshape(-1, len(ends)))
+    scores[np.arange(len(givers)) * len(every) + givers] = np.inf  # to itself
+    return givers, scores

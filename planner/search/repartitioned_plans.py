@@ -18,15 +18,15 @@ from planner.constraints import BoolArray
 from planner.constraints.layout_fields import layout_fields
 from planner.evidence.uncertainty.memory_risk import Room
 from planner.search.layer_partition import (
-    FloatArray,
     LayerLoads,
     Stages,
-    busiest_s,
     held_bytes,
     least_s,
+    pace_s,
     partition_layers,
 )
 from planner.search.partial_plans import ROUNDING
+from planner.search.partition_tables import FloatArray
 
 # A partition is kept if it may come this close to the best one before it: closed forms of the
 # pipeline are no more exact.
@@ -147,7 +147,7 @@ def _repartitioned(
     now = forward_layers(spec.num_layers, plan)
     layers = _layer_loads(spec, plan, amounts, column, max(now))
     stages = _stages(model, plan, now, layers, amounts, column, room.of_plan(plan))
-    now_s = busiest_s(layers, stages, now)
+    now_s = pace_s(layers, stages, now)
     fits = np.all(held_bytes(layers, stages, now) <= stages.room_bytes)
     if fits and least_s(layers, stages) > share * now_s:
         return
@@ -157,7 +157,7 @@ def _repartitioned(
         partitions.add(partition_layers(layers, stages))
     for other in partitions - {None, now}:
         assert other is not None
-        yield relaid(plan, now, other), busiest_s(layers, stages, other) / now_s
+        yield relaid(plan, now, other), pace_s(layers, stages, other) / now_s
 
 
 def relaid(plan: ParallelPlan, now: tuple[int, ...], sizes: tuple[int, ...]) -> ParallelPlan:

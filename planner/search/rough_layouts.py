@@ -13,7 +13,7 @@ from cost_models.layers import layers_of
 from cost_models.schedules.base import Placement
 from cost_models.spec import ModelSpec, TrainingSpec
 from cost_models.stage_layers import virtual_stage_layers, virtual_stages
-from planner.search.layer_partition import LayerLoads, Stages, busiest_s, partition_layers
+from planner.search.layer_partition import LayerLoads, Stages, pace_s, partition_layers
 
 # A partition is tried beside the usual splits if its busiest rank has at most this share of the
 # work that it has in the best of those.
@@ -85,7 +85,7 @@ def _balanced(
     for shape in ((placement, chunks), ("loop", 1)):
         if least == np.inf:
             least = _least_usual(layers, head, *shape, pp, end_layers)
-    return RoughLayout(placement, chunks, sizes, busiest_s(layers, stages, sizes) / least)
+    return RoughLayout(placement, chunks, sizes, pace_s(layers, stages, sizes) / least)
 
 
 def _least_usual(
@@ -104,7 +104,7 @@ def _least_usual(
         if placement == "loop" or ends == (0, 0)
     ]
     complete = [split for split in splits if sum(split) == count and min(split) > 0]
-    return min((busiest_s(layers, stages, split) for split in complete), default=np.inf)
+    return min((pace_s(layers, stages, split) for split in complete), default=np.inf)
 
 
 def _stages(placement: Placement, pp: int, chunks: int, head: float) -> Stages:

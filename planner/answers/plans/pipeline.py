@@ -24,6 +24,7 @@ def pipeline(
     if plan.pp == 1:
         return None
     schedule = SCHEDULES[plan.schedule]
+    uneven = plan.vpp > 1 and bool(plan.stage_layers)  # closed forms are of chunks that are alike
     outside = sum(parts_s[name] for name, part in TIME_PARTS.items() if part.once)
     # An asynchronous schedule fills once per run but the simulator once per order, so its time is
     # not that of a step.
@@ -37,7 +38,7 @@ def pipeline(
         schedule=schedule.id,
         frameworks=frameworks.running(schedule.id),
         closed_form=schedule.holds,
-        shown="scaled simulation" if schedule.extra_s is None else "closed form",
+        shown="scaled simulation" if schedule.extra_s is None or uneven else "closed form",
         simulated_iteration_time_s=None if stages_s is None else stages_s + outside,
     )
 

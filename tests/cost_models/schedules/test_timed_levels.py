@@ -36,6 +36,21 @@ def test_equals_the_simulator(name: str) -> None:
     assert tried >= 9
 
 
+@pytest.mark.parametrize("name", ["1f1b", "interleaved-1f1b", "interleaved-zero-bubble", "zb-v"])
+def test_virtual_stages_that_are_not_alike(name: str) -> None:
+    """Times by place of the route are those of its rank and chunk."""
+    schedule, stages, batches = SCHEDULES[name], 3, 9
+    chunks = 1 if name == "1f1b" else 2
+    order = schedule.order(stages, chunks, batches)
+    routes = [schedule.route(stages, chunks, m) for m in range(batches)]
+    each = np.random.default_rng(3).integers(1, 9, size=(3, stages * chunks)).astype(np.float64)
+    by_chunk = np.empty((3, stages, chunks))
+    for place, (rank, chunk) in enumerate(routes[0]):
+        by_chunk[:, rank, chunk] = each[:, place]
+    (found,) = Levels(order, routes).makespans_s(*each[..., None])
+    assert found == pytest.approx(run(order, routes, Times(*by_chunk)).makespan_s, rel=1e-12)
+
+
 def test_an_order_that_waits_for_ever_is_named() -> None:
     backward_first = ((Action(Kind.BACKWARD, 0, 0), Action(Kind.FORWARD, 0, 0)),)
     with pytest.raises(Deadlock, match="2 actions"):

@@ -66,6 +66,30 @@ def test_simulated_waiting_is_near_the_closed_form(name: str) -> None:
         assert waited == pytest.approx(closed, abs=0.01 * work)
 
 
+@pytest.mark.parametrize(
+    "layers",
+    [
+        (8, 2, 2, 8, 2, 2, 2, 6),
+        (2, 4, 8, 2, 6, 6, 2, 2),
+        (1, 7, 7, 1, 7, 1, 1, 7),
+    ],
+)
+@pytest.mark.parametrize("name", ["interleaved-1f1b", "interleaved-zero-bubble"])
+def test_chunks_that_differ_wait_for_each_other(name: str, layers: tuple[int, ...]) -> None:
+    """What a step waits with uneven virtual stages, long or short, is simulated, not a formula."""
+    for batch in (8, 40):
+        model = cost_model(batch)
+        plan = plan_of(name).model_copy(update={"stage_layers": layers})
+        even = float(model.evaluate(Plans.from_rows([plan_of(name)])).time_parts_s["bubble"][0])
+        estimates = model.evaluate(Plans.from_rows([plan, plan_of(name)]))
+        waits, as_before = estimates.time_parts_s["bubble"].tolist()
+        assert as_before == pytest.approx(even)
+        times, _ = model.stage_times(plan)
+        whole = simulate(SCHEDULES[name], 4, 2, batch, times, Links()).makespan_s
+        busy = batch * times.work_s.max()
+        assert waits == pytest.approx(whole - busy, abs=0.01 * busy)
+
+
 def test_a_long_step_goes_on_at_its_pace() -> None:
     """Simulated in part and continued: what the whole order takes."""
     model, plan = cost_model(batch=128), plan_of("1f1b")
@@ -113,6 +137,22 @@ class TestSearch:
             simulated = report.pipeline.simulated_iteration_time_s
             assert simulated is not None
             assert simulated == pytest.approx(report.iteration_time_s, rel=0.05)
+
+    @pytest.mark.slow
+    def test_uneven_layouts_head_by_the_time_they_take(self) -> None:
+        """Dense first layers and a heavy last stage: whole layers fit the ranks badly."""
+        request = PlanRequest(
+            model=preset("deepseek-v3"),
+            cluster=parse_shorthand("32x8xb200-sxm"),
+            training=TrainingSpec(seq_length=4096, global_batch_size=4096),
+            search=SearchSpec.model_validate({"limits": {"vpp": {"min": 2}}}),
+        )
+        answer = find(request)
+        assert any(len(set(report.plan.stage_layers)) > 1 for report in answer.plans)
+        for report in answer.plans:
+            assert report.pipeline is not None
+            simulated = report.pipeline.simulated_iteration_time_s
+            assert simulated == pytest.approx(report.iteration_time_s, rel=0.03)
 
     def test_two_directions_hold_two_copies(self) -> None:
         model = cost_model()
