@@ -84,10 +84,11 @@ const limits = (spec) => LIMITS.filter(([key]) => spec[key] !== undefined).map((
 function Choices({ found }) {
   const { rows, request } = found;
   const kept = limits(request.sizing);
-  const first = rows[found.cheapest ?? found.fewest ?? found.fastest];
+  const first = rows[found.recommended ?? found.fastest];
   if (!first) return html`<${NoneWithinLimits} found=${found} kept=${kept} />`;
   const cards = [
-    ["Cheapest", found.cheapest], ["Fastest", found.fastest], ["Fewest accelerators", found.fewest],
+    ["Recommended", found.recommended], ["Cheapest", found.cheapest], ["Fastest", found.fastest],
+    ["Fewest accelerators", found.fewest],
   ].filter(([, at]) => at !== null);
   const merged = new Map();
   for (const [label, at] of cards) merged.set(at, [...(merged.get(at) ?? []), label]);
@@ -95,12 +96,21 @@ function Choices({ found }) {
     <h2 class="verdict"><span>Rent ${name(first)}: done in ${days(first.days)}${first.cost_usd === null ? "; no price is known, so no cost" : ` for ${money(first.cost_usd)}`}</span></h2>
     <${ChanceKept} row=${first} spec=${request.sizing} />
     <${Ties} found=${found} />
-    <p class="lead">${kept ? `The ${first.cost_usd === null ? "smallest" : "cheapest"} of ${count(rows.length)} clusters that finishes ${kept}.` : `The cheapest of ${count(rows.length)} clusters; name a deadline to see what a faster one costs.`}</p>
+    <p class="lead">${recommended(first, rows.length, kept)}</p>
     <ul class="choices">
-      ${[...merged].map(([at, labels]) => html`<${Choice} key=${at} label=${labels.join(" and ").replace("and Fewest", "and fewest").replace("and Fastest", "and fastest")} row=${rows[at]} />`)}
+      ${[...merged].map(([at, labels]) => html`<${Choice} key=${at} label=${labels.join(" and ").replace(/ and ./g, (word) => word.toLowerCase())} row=${rows[at]} />`)}
     </ul>
     <${Kinds} found=${found} chosen=${first} />
     <${StopsPaying} found=${found} />`;
+}
+
+/* By what the recommended row is the first of all. */
+function recommended(row, clusters, kept) {
+  const least = row.cost_usd === null ? "smallest" : "cheapest";
+  const runs = unseen(row) ? "" : " on accelerators with published runs";
+  if (!kept) return `The ${least} of ${count(clusters)} clusters${runs}; name a deadline to see what a faster one costs.`;
+  const surely = row.chance_kept >= SAFE ? `surely (${chance(SAFE)}) finishes` : "finishes";
+  return `The ${least} of ${count(clusters)} clusters${runs} that ${surely} ${kept}.`;
 }
 
 /* The interval of days, in hours if it is short. */
@@ -115,7 +125,7 @@ function ChanceKept({ row, spec }) {
   const said = row.chance_kept !== null && ` ${what} with a chance of ${chance(row.chance_kept)}${row.chance_kept < SAFE ? ": leave more room, or measure first" : ""}.`;
   return html`<p class="surely">${daysRange(row)} at 80${SPACE}%.${said}${unseen(row) && ` No published run on ${kind(row.accelerator)} is known.`}</p>`;
 }
-const SAFE = 0.8; // chance below which a limit is at risk
+const SAFE = 0.9; // chance from which a limit is surely kept
 const unseen = ({ error_band: band }) => band.accelerator_rows === 0;
 
 const within = (value) => value !== null && value > OVERLAP[0] && value < OVERLAP[1];
@@ -218,7 +228,7 @@ const EXCEEDS = { deadline: "late", budget: "over budget", power: "over power" }
 
 function marks(row, i, found) {
   const own = row.exceeds.map((limit) => EXCEEDS[limit]);
-  for (const one of ["cheapest", "fastest", "fewest"]) if (found[one] === i) own.push(one);
+  for (const one of ["recommended", "cheapest", "fastest", "fewest"]) if (found[one] === i) own.push(one);
   return own.join(", ");
 }
 

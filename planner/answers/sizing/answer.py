@@ -94,7 +94,9 @@ class SizingAnswer(Document):
 
     Rows are ordered by kind and size, and referred to by their index in `rows`.  front: the Pareto
     front of days and cost, the cheapest first; cheapest, fastest, fewest (accelerators): among the
-    rows that keep all limits; smallest: by kind, the smallest asked size on which a plan fits;
+    rows that keep all limits; recommended: the cheapest, or where a price is unknown the fewest, of
+    those that surely keep them and whose accelerator has published runs.
+    smallest: by kind, the smallest asked size on which a plan fits;
     fits_from: by kind, the fewest accelerators on which a plan fits, as whole nodes or part of one.
     best_of_kind: by kind, the row to choose, or the one that misses the limits least; rivals: those
     rows compared with the recommended one.  offers: relaxed limits, if no row keeps the limits.
@@ -108,6 +110,7 @@ class SizingAnswer(Document):
     rows: tuple[Row, ...]
     front: tuple[int, ...]
     steps: tuple[Step, ...]
+    recommended: int | None
     cheapest: int | None
     fastest: int | None
     fewest: int | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -15,12 +15,21 @@ from cost_models.catalog import hardware
 from cost_models.critical_batch import tokens_over_fewest
 from cost_models.spec import ClusterSpec
 from planner.answers.sizing.answer import BatchSize, Row, SizingAnswer, Step
-from planner.answers.sizing.limits import best_of_kind, least_of, limited, offers, rivals
-from planner.answers.sizing.request import SizingRequest, SizingSpec
+from planner.answers.sizing.limits import (
+    best_of_kind,
+    least_of,
+    limited,
+    offers,
+    recommended,
+    rivals,
+    sizes_between,
+)
+from planner.answers.sizing.request import SIZES, SizingRequest
 from planner.answers.sizing.rows import (
     CHECKPOINT_BYTES_PER_PARAMETER,
     cluster_of_kind,
     clusters_of,
+    clusters_of_pairs,
     rows_of,
 )
 from planner.answers.sizing.smallest import fewest_of_kind
@@ -42,7 +51,12 @@ def size(request: SizingRequest, workers: int = 1) -> SizingAnswer:
     clusters, kinds = list(clusters_of(request.sizing)), request.sizing.accelerators
     # A process takes as long to start as a kind takes.
     with _mapping(min(workers, len(kinds) // 2)) as run:
-        rows = [limited(row, request.sizing) for row in _rows(request, clusters, run)]
+        rows = _rows(request, clusters, run)
+        if request.sizing.sizes == SIZES and not request.sizing.clusters:
+            between = clusters_of_pairs(sizes_between(rows, request.sizing), request.sizing)
+            known = {(row.accelerator, row.accelerators) for row in rows}
+            more = [c for c in between if (c.groups[0].accelerator.id, c.accelerators) not in known]
+            rows = _in_order([*rows, *_rows(request, more, run, rows)], kinds)
         fits_from = dict(
             zip(kinds, run(partial(fewest_of_kind, request, rows), kinds), strict=True)
         )
@@ -53,8 +67,7 @@ def size(request: SizingRequest, workers: int = 1) -> SizingAnswer:
 
     least = partial(least_of, rows)
     fewest = least(allowed, "accelerators", "cost_usd", "days")
-    cheapest = least(priced, "cost_usd", "days")
-    chosen = fewest if cheapest is None else cheapest
+    chosen = recommended(rows, allowed)
     of_kind = best_of_kind(rows, request.sizing)
     return SizingAnswer(
         request=request.document(),
@@ -62,7 +75,8 @@ def size(request: SizingRequest, workers: int = 1) -> SizingAnswer:
         rows=tuple(rows),
         front=tuple(front),
         steps=tuple(_steps(rows, front)),
-        cheapest=cheapest,
+        recommended=chosen,
+        cheapest=least(priced, "cost_usd", "days"),
         fastest=least(allowed, "days", "cost_usd"),
         fewest=fewest,
         stops_paying=next((s for s in _steps(rows, _hull(rows, front)) if _costly(rows, s)), None),
@@ -90,23 +104,32 @@ def _mapping(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
         yield pool.map
 
 
+def _in_order(rows: Sequence[Row], kinds: Sequence[str]) -> list[Row]:
+    """By kind and size."""
+    return sorted(rows, key=lambda row: (kinds.index(row.accelerator), row.accelerators))
+
+
 def _rows(
-    request: SizingRequest, clusters: list[ClusterSpec], run: Callable[..., Iterable[Any]]
+    request: SizingRequest,
+    clusters: list[ClusterSpec],
+    run: Callable[..., Iterable[Any]],
+    known: Sequence[Row] = (),
 ) -> list[Row]:
-    kinds = dict[str, list[int]]()
+    """The rows of some clusters; known: rows of others, which are told with them."""
+    sizing, kinds = request.sizing, dict[str, list[int]]()
     for place, cluster in enumerate(clusters):
         kinds.setdefault(cluster.groups[0].accelerator.id, []).append(place)
     found = run(partial(rows_of, request), ([clusters[i] for i in own] for own in kinds.values()))
     by_place = dict[int, Row]()
     for places, rows in zip(kinds.values(), found, strict=True):
-        by_place.update(zip(places, rows, strict=True))
-        step(len(by_place), len(clusters), partial(_so_far, by_place, request.sizing))
+        by_place.update((i, limited(row, sizing)) for i, row in zip(places, rows, strict=True))
+        now = _in_order([*known, *(by_place[i] for i in sorted(by_place))], sizing.accelerators)
+        step(len(now), len(known) + len(clusters), partial(_so_far, now))
     return [by_place[place] for place in range(len(clusters))]
 
 
-def _so_far(by_place: Mapping[int, Row], sizing: SizingSpec) -> dict[str, Any]:
+def _so_far(rows: Sequence[Row]) -> dict[str, Any]:
     """The rows that are known, for whoever waits: without their plans, which are long."""
-    rows = (limited(by_place[place], sizing) for place in sorted(by_place))
     left_out = {"plan", "error_band"}
     return {"rows": [row.model_dump(mode="json", exclude=left_out) for row in rows]}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from math import inf, log, sqrt
 from statistics import NormalDist
 
@@ -11,6 +12,8 @@ from planner.answers.sizing.request import SizingRequest, SizingSpec
 from planner.evidence.uncertainty.error_band import COVERED, chance_above
 
 # Half the width of the error band in standard deviations, with errors taken as normal.
+# A run is to keep deadline and budget with this chance where it is recommended.
+SAFE = 0.9
 BAND_HALF_WIDTH_SIGMAS = NormalDist().inv_cdf(0.5 + int(COVERED) / 200)
 
 
@@ -54,6 +57,38 @@ def least_of(rows: list[Row], places: Iterable[int], *names: str) -> int | None:
     """The row with the least value of the first field; ties go to the next fields."""
     order = {i: [_or_infinity(getattr(rows[i], name)) for name in names] for i in places}
     return min(order, key=order.__getitem__, default=None)
+
+
+def recommended(rows: list[Row], allowed: list[int]) -> int | None:
+    """The cheapest row that surely keeps the limits and whose accelerator has published runs.
+
+    Where there is none, the cheapest with published runs, then the cheapest of all.
+    """
+
+    def has_runs(row: Row) -> bool:
+        return row.error_band is not None and row.error_band.accelerator_rows > 0
+
+    evident = [i for i in allowed if has_runs(rows[i])]
+    sure = [i for i in evident if is_sure(rows[i])]
+    return least_of(rows, sure or evident or allowed, "cost_usd", "accelerators", "days")
+
+
+def is_sure(row: Row) -> bool:
+    """Whether a run keeps deadline and budget with the chance that a recommendation needs."""
+    return row.chance_kept is None or row.chance_kept >= SAFE
+
+
+def sizes_between(rows: list[Row], sizing: SizingSpec) -> Iterator[tuple[str, int]]:
+    """Kinds, with sizes between the largest that misses a limit and the next one, which keeps it.
+
+    A quarter, a half and three quarters more of the smaller one: a multiple of 5, 3 or 7.
+    """
+    for kind in sizing.accelerators:
+        own = [row for row in rows if row.accelerator == kind and row.days is not None]
+        for low, high in pairwise(own):
+            if not is_sure(low) and is_sure(high):
+                between = (low.accelerators * k // 4 for k in (5, 6, 7))
+                yield from ((kind, size) for size in between if size < high.accelerators)
 
 
 def best_of_kind(rows: list[Row], sizing: SizingSpec) -> dict[str, int | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import product
 from math import ceil
@@ -39,8 +39,15 @@ def clusters_of(sizing: SizingSpec) -> Iterator[ClusterSpec]:
     """The named clusters, or every kind in every size, in whole nodes or part of one, each once."""
     named = (text.split("x", 1) for text in sizing.clusters)
     pairs = [(kind, int(number)) for number, kind in named]
+    return clusters_of_pairs(pairs or product(sizing.accelerators, sizing.sizes), sizing)
+
+
+def clusters_of_pairs(
+    pairs: Iterable[tuple[str, int]], sizing: SizingSpec
+) -> Iterator[ClusterSpec]:
+    """The clusters of some kinds and numbers of accelerators, each once."""
     seen = set()
-    for kind, count in pairs or product(sizing.accelerators, sizing.sizes):
+    for kind, count in pairs:
         typical = hardware.accelerator_entry(kind).node.accelerators
         nodes, per_node = ceil(count / typical), min(count, typical)
         if (kind, nodes, per_node) in seen:
@@ -161,7 +168,8 @@ def _priced(entries: Sequence[Entry]) -> Iterator[tuple[Entry, _PricedPlan]]:
     asked = [(one.request, one.outcome.best[0]) for one in entries]
     found = reports_of_several(cost_model(entries[0].request), asked, simulated=False)
     for one, own in zip(entries, found, strict=True):
-        headroom = 1.0 - own.memory.peak_bytes / own.memory.capacity_bytes
+        # What the allocator holds, and returns before it fails, is free.
+        headroom = 1.0 - own.memory.needed_bytes / own.memory.capacity_bytes
         yield one, _PricedPlan.of(own, memory_headroom=headroom)
 
 

@@ -17,7 +17,7 @@ from planner.answers.reinforcement.documents import (
     Way,
 )
 from planner.answers.reinforcement.emission import unsaid
-from planner.documents.formats import amount, gib, seconds, share, whole_plan_words
+from planner.documents.formats import amount, chance, gib, seconds, share, whole_plan_words
 from planner.presentation.terminal.plan_rows import asked_of
 from planner.presentation.terminal.screens import header
 from planner.presentation.terminal.step_timeline import step_timeline
@@ -101,7 +101,8 @@ def _header_rows(
     )
     head = f"training on {answer.training_accelerators:,} accelerators: "
     step = f"{seconds(answer.training.iteration_time_s)} per optimizer step of full sequences"
-    yield Flow([*whole_plan_words(answer.training.plan), step], indent=2, head=head)
+    risk = f"{chance(answer.training.memory.chance_of_running_out)} risk of running out of memory"
+    yield Flow([*whole_plan_words(answer.training.plan), step, risk], indent=2, head=head)
 
 
 def _engine(made: Generation, limit: int) -> list[str]:

@@ -71,10 +71,13 @@ def _choices(answer: SizingAnswer, request: SizingRequest) -> Iterator[Renderabl
         yield Text(text, style="bold red")
         yield from (_offer(answer, offer) for offer in answer.offers)
         return
-    if answer.cheapest is not None:
-        yield from _choice("Cheapest", named, answer.rows[answer.cheapest])
-    if answer.fastest != answer.cheapest:
-        yield from _choice("Fastest", named, answer.rows[answer.fastest])
+    heads: dict[int, list[str]] = {}
+    for head in ("recommended", "cheapest", "fastest"):
+        place = getattr(answer, head)
+        if place is not None:
+            heads.setdefault(place, []).append(head)
+    for place, own in heads.items():
+        yield from _choice(" and ".join(own).capitalize(), named, answer.rows[place])
 
 
 def _rivals(answer: SizingAnswer) -> Iterator[RenderableType]:
@@ -131,23 +134,26 @@ def _choice(head: str, limits: str, row: Row) -> Iterator[RenderableType]:
     assert row.training_days is not None
     assert row.effective_share is not None
     yield Text.assemble(
-        (f"{head:<10}", "bold"),
+        (f"{head}  ", "bold"),
         (f"{row.accelerators:,} x {row.accelerator}", "bold green"),
         f"  {limits}",
     )
+    assert row.error_band is not None
+    if not row.error_band.accelerator_rows:
+        yield Text(f"  no published run on {row.accelerator}: extrapolated from others")
     money = "no price known" if row.cost_usd is None else dollars(row.cost_usd)
     used = "" if row.energy_kwh is None else energy(row.energy_kwh)
     band = _band(row)
     if row.chance_kept is not None:
         band += f", chance of meeting it {share(row.chance_kept)}"
     lost = f"{share(1 - row.effective_share)} of the time lost to failures and checkpoints"
-    yield Flow([*filter(None, (band, money, used)), lost], indent=10, head=" " * 10)
+    yield Flow([*filter(None, (band, money, used)), lost], indent=2, head="  ")
     assert row.mfu is not None
     assert row.memory_headroom is not None
     yield Flow(
         [*whole_plan_words(row.plan), f"MFU {share(row.mfu)}",
          f"{share(row.memory_headroom)} of memory free"],
-        indent=10, head=" " * 10,
+        indent=2, head="  ",
     )  # fmt: skip
 
 
@@ -163,7 +169,7 @@ def _table(answer: SizingAnswer, shown: list[int]) -> Table:
         assert row.days is not None
         assert row.mfu is not None
         assert row.memory_headroom is not None
-        best = {"cheapest": answer.cheapest, "fastest": answer.fastest}
+        best = {name: getattr(answer, name) for name in ("recommended", "cheapest", "fastest")}
         marks = [*(_EXCEEDS[name] for name in row.exceeds)]
         marks += [name for name, index in best.items() if index == i]
         table.add_row(

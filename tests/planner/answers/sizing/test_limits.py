@@ -45,13 +45,47 @@ def test_every_kind_asked_for_stays_and_is_held_against_the_choice(free: SizingA
     for kind, place in free.best_of_kind.items():
         own = [row for row in free.rows if row.accelerator == kind]
         assert free.rows[place].cost_usd == min(row.cost_usd for row in own)
-    chosen = free.rows[free.cheapest]
+    chosen = free.rows[free.recommended]
     assert len(free.rivals) == 2
     for rival in free.rivals:
         row = free.rows[rival.row]
         assert row.accelerator != chosen.accelerator
         assert (rival.chance_cheaper < 0.5) == (row.cost_usd > chosen.cost_usd)
         assert 0.0 <= rival.chance_sooner <= 1.0
+
+
+def test_what_is_recommended_has_runs_and_is_surely_in_time(free: SizingAnswer) -> None:
+    """The MI300X is the cheapest, but none of its runs is published."""
+    cheapest, chosen = free.rows[free.cheapest], free.rows[free.recommended]
+    assert cheapest.accelerator == "mi300x"
+    assert cheapest.error_band.accelerator_rows == 0
+    assert chosen.error_band.accelerator_rows > 0
+    with_runs = [row for row in free.rows if row.error_band.accelerator_rows]
+    assert chosen.cost_usd == min(row.cost_usd for row in with_runs)
+    # Of a deadline that it keeps with one chance in two, a larger cluster is the sure one.
+    found = size(asked(accelerators=["h100-sxm"], deadline_days=1.01 * free.rows[0].days))
+    assert found.rows[found.recommended].accelerators == 128
+    assert found.rows[found.recommended].chance_kept >= 0.9
+    assert found.rows[0].chance_kept < 0.9
+    alone = size(asked(accelerators=["mi300x"]))
+    assert alone.recommended == alone.cheapest
+
+
+def test_a_deadline_is_met_by_sizes_between_powers_of_two() -> None:
+    request = asked(accelerators=["h100-sxm"], deadline_days=8.0)
+    del request["sizing"]["sizes"]
+    found = size(request)
+    sizes = [row.accelerators for row in found.rows]
+    assert sizes == sorted(set(sizes))
+    between = [n for n in sizes if n & (n - 1)]
+    low, high = max(n for n in sizes if n < between[0]), min(n for n in sizes if n > between[-1])
+    assert between == [low * 5 // 4, low * 3 // 2, low * 7 // 4]
+    assert high == 2 * low
+    assert (
+        found.rows[sizes.index(low)].chance_kept < 0.9 <= found.rows[sizes.index(high)].chance_kept
+    )
+    named = size(asked(accelerators=["h100-sxm"], deadline_days=8.0, sizes=[low, high]))
+    assert [row.accelerators for row in named.rows] == [low, high]
 
 
 @pytest.mark.parametrize("edge", ["low_days", "days", "high_days"])
