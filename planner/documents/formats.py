@@ -46,6 +46,12 @@ def share(value: float) -> str:
     return f"{100 * value:.1f} %"
 
 
+def gap(value: float) -> str:
+    """A difference as a percentage with the two digits that an estimate has."""
+    percent = 100 * value
+    return f"{percent:#.2g}".rstrip(".") + " %" if percent < 99.5 else f"{percent:,.0f} %"
+
+
 def chance(value: float) -> str:
     """A chance in whole per cent; what is possible is neither 0 % nor 100 %."""
     if 0.0 < value < 0.01:

@@ -12,7 +12,7 @@ from cost_models.spec import TrainingSpec
 from planner import frameworks
 from planner.answers.plans import plan_answers
 from planner.documents.answer import Pick, PlanAnswer
-from planner.documents.formats import overflow
+from planner.documents.formats import gap, overflow
 from planner.documents.problems import RequestError, choice, problem, refuse
 from planner.documents.request import PlanRequest
 from planner.documents.typed_values import looked_up
@@ -114,7 +114,7 @@ def pick_words(pick: Pick, picks: Sequence[Pick]) -> list[str]:
             said.append(f"planner emit without --pick writes the recommended one: {other.why}.")
         return said
     plan = "plan with most headroom" if pick.name == "most headroom" else f"{pick.name} plan"
-    slower = f"{100 * pick.slower_by:.2f} % slower than the fastest"
+    slower = f"{gap(pick.slower_by)} slower than the fastest"
     said = [f"The {plan}, {slower}: {pick.why}."]
     return [*said, "planner emit --pick fastest writes the fastest."]
 

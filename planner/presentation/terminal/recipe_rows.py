@@ -8,11 +8,9 @@ from rich.console import RenderableType
 
 from cost_models.catalog.hardware import accelerator
 from planner.documents.answer import PublishedRecipe
-from planner.documents.formats import share
+from planner.documents.formats import TIE, gap, share
 from planner.presentation.terminal.text_wrap import prose
 
-# The share of a step from which a change is told, and that plans may differ by and be as fast.
-_WORTH = 0.0005
 # Fields as plans are written on a screen.
 _SHORT = {"zero_stage": "zero", "micro_batch_size": "mbs"}
 
@@ -31,13 +29,13 @@ def recipe_rows(found: PublishedRecipe) -> Iterator[RenderableType]:
     words = [
         f"{_SHORT.get(one.field, one.field.replace('_', ' '))} {one.theirs}"
         for one in found.changes
-        if one.saves is None or abs(one.saves) >= _WORTH
+        if one.saves is None or abs(one.saves) >= TIE
     ]
     head = f"{whose}, {_slower(found.slower_by or 0.0)}, {share(free)} free"
     yield prose(f"{head}: {' · '.join(words) or 'the same plan'}", 0, 2)
 
 
 def _slower(by: float) -> str:
-    if abs(by) < _WORTH:
+    if abs(by) < TIE:
         return "as fast"
-    return f"{100 * abs(by):.2f} % {'slower' if by > 0 else 'faster'}"
+    return f"{gap(abs(by))} {'slower' if by > 0 else 'faster'}"

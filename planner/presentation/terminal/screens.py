@@ -23,6 +23,7 @@ from planner.documents.answer import (
 )
 from planner.documents.formats import (
     TIE,
+    gap,
     gib,
     memory_words,
     plan_words,
@@ -88,7 +89,7 @@ def _held_fixed(answer: PlanAnswer) -> list[RenderableType]:
     if not answer.held_fixed:
         return []
     first, *others = answer.held_fixed
-    parts = [f"{len(answer.held_fixed)} fields, nothing to save"]
+    parts = [f"{_fields(answer.held_fixed)}: no gain"]
     if first.saves >= WORTH_OPENING:
         saves = f"{_option_words(first)} saves {share(first.saves)}"
         parts = [f"{first.field.replace('_', ' ')} {value_words(first.value)} ({saves})"]
@@ -96,8 +97,13 @@ def _held_fixed(answer: PlanAnswer) -> list[RenderableType]:
         fields = (
             f"at most {share(others[0].saves)}" if others[0].saves >= WORTH_OPENING else "no gain"
         )
-        parts.append(f"{len(others)} others: {fields}")
+        parts.append(f"{_fields(others, 'others')}: {fields}")
     return [Flow(parts, indent=2, head="Not varied: ")]
+
+
+def _fields(held: Sequence[HeldFixed], several: str = "fields") -> str:
+    """A field by its name, several by their number."""
+    return f"{len(held)} {several}" if len(held) > 1 else held[0].field.replace("_", " ")
 
 
 def _option_words(fixed: HeldFixed) -> str:
@@ -133,7 +139,7 @@ def _picks(answer: PlanAnswer) -> list[RenderableType]:
         plan = pick.plan.plan.model_dump()
         traded = memory_words(plan)
         parts = plan_words(plan) + [part for part in traded if part != "recompute none"]
-        slower = f"{100 * pick.slower_by:.2f} % slower"
+        slower = f"{gap(pick.slower_by)} slower"
         head = f"{pick.name.capitalize()}, {slower}, {share(free)} free: "
         rows.append(Flow(parts, indent=2, head=head))
     return rows
@@ -184,7 +190,7 @@ def _rank_order(orders: Sequence[RankOrder], used: str) -> list[RenderableType]:
     best, other = orders[0], orders[-1]
     if other.slower_by < TIE:
         return []
-    gain = f"{100 * other.slower_by:.2f} % faster than {other.rank_order}"
+    gain = f"{gap(other.slower_by)} faster than {other.rank_order}"
     hint = "as here" if best.rank_order == used else "--open rank_order searches both"
     by = f"run by {', '.join(best.frameworks) or 'no framework, as it is'}"
     return [Flow([f"Ranks in the order {best.rank_order}: {gain}", by, hint], indent=2)]

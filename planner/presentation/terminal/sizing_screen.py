@@ -15,6 +15,7 @@ from planner.documents.formats import (
     days,
     dollars,
     energy,
+    listed,
     or_dash,
     share,
     short,
@@ -77,7 +78,7 @@ def _choices(answer: SizingAnswer, request: SizingRequest) -> Iterator[Renderabl
         if place is not None:
             heads.setdefault(place, []).append(head)
     for place, own in heads.items():
-        yield from _choice(" and ".join(own).capitalize(), named, answer.rows[place])
+        yield from _choice(listed(own).capitalize(), named, answer.rows[place])
 
 
 def _rivals(answer: SizingAnswer) -> Iterator[RenderableType]:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from planner.answers.plans.network_traffic import Traffic
 from planner.documents.answer import RankOrder
-from planner.documents.formats import amount, seconds, share
+from planner.documents.formats import amount, gap, seconds, share
 from planner.presentation.terminal.text_wrap import Flow, prose
 
 
@@ -68,7 +68,7 @@ def order_lines(orders: Sequence[RankOrder], used: str) -> Iterator[RenderableTy
     yield Text()
     yield Text("Orders of the ranks, fastest axis first", style="bold")
     for order in orders:
-        slower = "" if order is orders[0] else f", {100 * order.slower_by:.2f} % slower"
+        slower = "" if order is orders[0] else f", {gap(order.slower_by)} slower"
         mark = " (this plan)" if order.rank_order == used else ""
         by = ", ".join(order.frameworks) or "no framework, as it is"
         yield Flow(

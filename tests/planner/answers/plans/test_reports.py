@@ -45,7 +45,7 @@ class Page(HTMLParser):
         (["sensitivity", *ASKED, "--pp", "1", "--tp", "1,2", "--cp", "1", "--factors", "0.5,2",
           "--input", "nvlink_bandwidth_bytes_per_s"], "nvlink", 1),
         (["size", *ASKED[:2], *ASKED[4:], "--tokens", "1e11", "--sizes", "8,16",
-          "--accelerators", "h100-sxm"], "Cheapest", 1),
+          "--accelerators", "h100-sxm"], "Recommended", 1),
     ],
 )  # fmt: skip
 def test_a_report_is_the_screen_and_its_pictures(

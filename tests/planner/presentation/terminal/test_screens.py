@@ -348,7 +348,7 @@ def test_what_others_do_is_told_field_by_field(width: int) -> None:
     answer = answers.plan_answer().model_copy(update={"best": best, "recipe": recipe})
     text = drawn(lambda console: screens.plan_screen(answer, ASKED, console), width)
     told = " ".join(text.split())
-    assert "Published recipe (Megatron-Bridge, 64 H100 SXM5 80GB), 3.12 % slower, " in told
+    assert "Published recipe (Megatron-Bridge, 64 H100 SXM5 80GB), 3.1 % slower, " in told
     assert " free: vpp 5 · mbs 1 · pp 4 " in told
 
     fails = PublishedRecipe(recipe=RECIPE, same_model=False, problem="stage 0 needs 90.0 GiB")
