@@ -28,6 +28,7 @@ FORMS = (
     "8x8xh100-sxm (nodes x accelerators per node x accelerator)",
     "64xh100-sxm (accelerators in typical nodes)",
     "4xdgx-h100 or 4xp5.48xlarge (nodes, racks or pods of a preset or instance)",
+    "v5p-128 (a TPU slice)",
     "a preset or instance",
     "local",
 )
@@ -36,6 +37,11 @@ LOCAL = "local"
 CONSUMER_CARDS = ("GeForce ", "TITAN ", "Radeon RX ")
 
 _SHORTHAND = re.compile(r"([0-9]+)x(?:([0-9]+)x)?(.+)")
+# A TPU slice by its accelerator type: v5p-128, v6e-256.
+_SLICE = re.compile(r"(?:tpu-?)?(v[0-9]\w*)-([0-9]{1,7})")
+# TensorCores of a chip where a type's number counts these and not chips
+# (docs.cloud.google.com/tpu/docs/supported-tpu-configurations).
+_COUNTED_CORES = {"tpu-v4": 2, "tpu-v5p": 2}
 _MAX_TEXT = 200
 MOST_ACCELERATORS = 1_000_000  # of a ClusterSpec
 
@@ -118,12 +124,28 @@ def _named_cluster(name: str, nodes: int | None) -> ClusterSpec:
     if key in accelerator_ids():
         group = node_group(key, 1 if nodes is None else nodes, _per_node_of_a_bare_name(key, nodes))
         return cluster_of(f"{nodes or 1}x{group.accelerators_per_node}x{key}", group)
+    if nodes is None and (slice_of := _slice(key)):
+        return parse_shorthand(slice_of)
     if not re.match(r"[0-9]+x", key):
         known = {**cluster_ids(), **accelerator_ids(), LOCAL: LOCAL}
         raise UnknownName("cluster", name[:_MAX_TEXT], _nearest(key, known))
     if nodes is not None:
         raise ValueError(f"{key[:_MAX_TEXT]!r} already says how many nodes, got nodes {nodes} too")
     return parse_shorthand(name)
+
+
+def _slice(key: str) -> str:
+    """The shorthand of a TPU slice, by its chips; empty for any other name."""
+    match = _SLICE.fullmatch(key)
+    chip = (
+        accelerator_ids().get(f"tpu-{match[1]}") or accelerator_ids().get(match[1])
+        if match
+        else None
+    )
+    if match is None or chip is None:
+        return ""
+    chips, rest = divmod(int(match[2]), _COUNTED_CORES.get(chip, 1))
+    return "" if rest or not chips else f"{chips}x{chip}"
 
 
 def _per_node_of_a_bare_name(key: str, nodes: int | None) -> int | None:

@@ -287,6 +287,25 @@ def test_shorthand(text: str, nodes: int, per_node: int, domain: int) -> None:
     assert hardware.cluster(text).groups == (group,)
 
 
+@pytest.mark.parametrize(
+    ("name", "chip", "nodes", "per_node"),
+    [
+        ("v5p-128", "tpu-v5p", 16, 4),  # TensorCores, two in a chip
+        ("V4-16", "tpu-v4", 2, 4),
+        ("v6e-256", "tpu-v6e", 32, 8),  # chips
+        ("v5litepod-16", "tpu-v5e", 4, 4),
+        ("tpu-v5p-8", "tpu-v5p", 1, 4),
+    ],
+)
+def test_a_slice_of_tpus_by_its_type(name: str, chip: str, nodes: int, per_node: int) -> None:
+    (group,) = hardware.cluster(name).groups
+    assert group.accelerator.id == chip
+    assert (group.nodes, group.accelerators_per_node) == (nodes, per_node)
+    for wrong in ("v5p-7", "v6e-0", "v9-8"):
+        with pytest.raises(UnknownName):
+            hardware.cluster(wrong)
+
+
 def test_a_part_of_a_mesh_has_a_part_of_the_links() -> None:
     whole = hardware.node_group("mi300x", 1).network[0]
     half = hardware.node_group("mi300x", 1, 4).network[0]

@@ -94,7 +94,7 @@ def lacks(model: ModelSpec) -> Iterator[str]:
     found = [name for name, has in parts.items() if has]
     if found or not block(model):
         what = ", ".join(found) or "a norm and a bias on queries and keys"
-        yield f"only its Llama, Qwen and Mixtral blocks are supported: no {what}"
+        yield f"only its Llama, Qwen and Mixtral blocks are written here: no {what}"
 
 
 def _batch_is_whole(c: Context, p: Plans) -> BoolArray:

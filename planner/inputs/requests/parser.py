@@ -45,7 +45,7 @@ from planner.documents.typed_values import (
 from planner.evidence.uncertainty import profiles
 from planner.evidence.uncertainty import site_storage as sites
 from planner.frameworks import plan_defaults
-from planner.frameworks.devices import usual
+from planner.frameworks.devices import preferred, usual
 from planner.frameworks.plan_defaults import usual_training
 from planner.frameworks.supported import PEFT, tunes_on_one_node
 from planner.inputs.requests.consistency import contradictions
@@ -248,7 +248,8 @@ class _Parser:
         framework, half = search.framework, "bf16"
         if cluster is not None:
             adapts = bool(value.get("lora_rank")) and self.document.get("plan") is None
-            framework = framework or (PEFT if tunes_on_one_node(cluster, adapts) else None)
+            only = preferred(cluster) or (PEFT if tunes_on_one_node(cluster, adapts) else None)
+            framework = framework or only
             # Nobody means bf16 on a V100.
             half = _half_precision(cluster)
             defaults["precision"] = half

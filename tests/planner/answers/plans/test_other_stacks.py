@@ -76,6 +76,14 @@ def test_a_known_chip_says_none_of_it() -> None:
     assert answer.launch is not None
 
 
+def test_a_tpus_headline_is_one_that_maxtext_launches() -> None:
+    """What the request leaves out is as MaxText trains: gradients in bf16, weights freed."""
+    answer = plan_answers.find(asked("v5p-32"))
+    assert answer.launch is not None
+    assert answer.launch.framework == "maxtext"
+    assert answer.request["training"]["gradient_reduce_dtype"] == "bf16"
+
+
 def test_tpus_run_compiled_jax_unless_told() -> None:
     best = plan_answers.find(asked("16xtpu-v6e")).best
     assert best is not None
