@@ -157,6 +157,7 @@ def least_needed_bytes(s: CostContext, g: KeyedPlans) -> Array:
     """
     amounts = _StepAmounts(s, g)
     slot = _Slot(s, g, 0, _ALL, amounts, 0.0)
+    slot.leave_open_what_is_recomputed()
     if len(s.kinds) > 1:
         slot.leave_out_kinds()
     parts, spare = slot.parts(_StageSet(0, 0, _ALL, 0.0, 1.0, 1.0))
@@ -290,6 +291,11 @@ class _Slot:
         if any_of(step.offloads):
             self._offloaded = g.offloaded_share(slot)
             self._most_resident = OFFLOAD_RESIDENT_LAYERS * largest
+
+    def leave_open_what_is_recomputed(self) -> None:
+        """Leave open how many layers are, where not all: gaps stick less where fewer are."""
+        uniform = self._g.plans.recompute_method == code("recompute_method", "uniform")
+        self._recomputed = where(uniform, self._recomputed, 0.0)
 
     def leave_out_kinds(self) -> None:
         """Leave out what depends on which kinds of layers there are, and not on how many."""

@@ -343,7 +343,7 @@ def _uneven_extra_s(
             for column in (plans.schedule, plans.pp, plans.vpp)
         )
         schedule, stages, chunks = layout
-        if 3 * ROUNDS * stages * stages * chunks > MOST_ACTIONS:
+        if 3 * (ROUNDS + 2) * stages * stages * chunks > MOST_ACTIONS:
             continue  # the closed form stands
         result[rows] = uneven_extra_s(
             SCHEDULES[VOCABULARIES["schedule"][schedule]], stages, chunks,

@@ -165,12 +165,14 @@ def _simulated_micro_batches(
     schedule: PipelineSchedule, stages: int, chunks: int, micro_batches: int
 ) -> int:
     """Micro-batches of a step that is simulated whole, or of its first rounds."""
-    few = ROUNDS * stages + micro_batches % stages
-    if any(schedule.allowed(stages, chunks, count) for count in (few, few + stages)):
-        few = ROUNDS * stages  # a cut of a legal step need not be one itself
-    if micro_batches <= few and not schedule.allowed(stages, chunks, micro_batches):
-        return micro_batches
-    return few
+
+    def runs(count: int) -> bool:
+        return not schedule.allowed(stages, chunks, count)
+
+    # Each round after the first adds as much; a cut of a legal step need not be one itself.
+    cuts = (rounds * stages + micro_batches % stages for rounds in range(1, ROUNDS + 1))
+    few = next((cut for cut in cuts if runs(cut) and runs(cut + stages)), ROUNDS * stages)
+    return micro_batches if micro_batches <= few and runs(micro_batches) else few
 
 
 def _uneven_wait(
