@@ -38,6 +38,9 @@ class StageMemory(Document):
     parts: dict[str, float]
 
 
+TIGHT = 0.02  # free share of the memory below which the smallest surprise overflows it
+
+
 class Memory(Document):
     """Memory of a plan; allocated, reserved and peak (what the driver sees) of the worst stage.
 
@@ -57,6 +60,21 @@ class Memory(Document):
     chance_basis: str
     host_bytes: float = 0.0
     stages: tuple[StageMemory, ...]
+
+    @property
+    def full_of_cache(self) -> bool:
+        """Whether the allocator fills what there is, which it returns before it fails."""
+        cached = self.peak_bytes - self.needed_bytes
+        return (
+            (1.0 - TIGHT) * self.capacity_bytes < self.peak_bytes <= self.capacity_bytes
+            and cached > TIGHT * self.capacity_bytes
+        )  # fmt: skip
+
+    @property
+    def free_share(self) -> float:
+        """The share of the memory that is free, or would be without that cache; < 0: too little."""
+        held = self.needed_bytes if self.full_of_cache else self.peak_bytes
+        return 1.0 - held / self.capacity_bytes
 
 
 class Note(Document):

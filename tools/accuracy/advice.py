@@ -127,10 +127,10 @@ class Row:
 
     @property
     def filled(self) -> float | None:
-        """The share of the memory that the pick fills at its peak."""
+        """The share of the memory that the pick fills at its peak, but for cache."""
         if self.pick is None:
             return None
-        return self.pick.memory.peak_bytes / self.pick.memory.capacity_bytes
+        return 1.0 - self.pick.memory.free_share
 
 
 def questions(table: str = "pretraining") -> tuple[Question, ...]:

@@ -168,9 +168,7 @@ def _priced(entries: Sequence[Entry]) -> Iterator[tuple[Entry, _PricedPlan]]:
     asked = [(one.request, one.outcome.best[0]) for one in entries]
     found = reports_of_several(cost_model(entries[0].request), asked, simulated=False)
     for one, own in zip(entries, found, strict=True):
-        # What the allocator holds, and returns before it fails, is free.
-        headroom = 1.0 - own.memory.needed_bytes / own.memory.capacity_bytes
-        yield one, _PricedPlan.of(own, memory_headroom=headroom)
+        yield one, _PricedPlan.of(own, memory_headroom=own.memory.free_share)
 
 
 def _of_plan(request: SizingRequest, cluster: ClusterSpec, priced: _PricedPlan) -> dict[str, Any]:

@@ -9,9 +9,8 @@ from rich.text import Text
 
 from planner.answers.lint.findings import Better, Finding, FlagChange, Gain, LintAnswer, Severity
 from planner.documents.formats import gib, seconds, share, short, whole_plan_words
-from planner.documents.plan_report import PlanReport
+from planner.documents.plan_report import TIGHT, PlanReport
 from planner.presentation.terminal.bars import memory_bars
-from planner.presentation.terminal.plan_rows import TIGHT
 from planner.presentation.terminal.refusal_rows import nearest_rows
 from planner.presentation.terminal.text_wrap import Flow, notes, prose
 
@@ -111,7 +110,7 @@ def _finding(finding: Finding, style: str) -> RenderableType:
 
 def _plan(title: str, report: PlanReport) -> RenderableType:
     memory = report.memory
-    free = 1.0 - memory.peak_bytes / memory.capacity_bytes
+    free = memory.free_share
     return Group(
         Text(title, "bold"),
         Flow(whole_plan_words(report.plan), indent=2, head="  "),

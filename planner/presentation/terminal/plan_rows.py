@@ -12,7 +12,7 @@ from rich.text import Text
 from cost_models.parameters import total_parameters
 from planner.documents import formats
 from planner.documents.answer import Selection
-from planner.documents.plan_report import ErrorBand, Memory, Pipeline, PlanReport
+from planner.documents.plan_report import TIGHT, ErrorBand, Memory, Pipeline, PlanReport
 from planner.documents.request import PlanRequest
 from planner.documents.scored_runs import Evidence
 from planner.presentation.terminal.bars import memory_bars, time_bar
@@ -20,7 +20,6 @@ from planner.presentation.terminal.evidence_rows import evidence_rows
 from planner.presentation.terminal.text_wrap import Flow, prose
 
 LEAST_SELECTION = 0.01  # least error of the picked plan's time that is shown
-TIGHT = 0.02  # free share of the memory below which the smallest surprise overflows it
 MAX_RUNTIMES = 1  # limit on the frameworks named beside a schedule
 _MAX_STAGES = 8  # limit on lines of layers
 
@@ -114,16 +113,11 @@ def _memory_rows(memory: Memory) -> Iterator[tuple[str, RenderableType]]:
 
 def _headroom(memory: Memory) -> RenderableType:
     """The memory of the fullest stage, marked as tight if little is free."""
-    free = 1 - memory.peak_bytes / memory.capacity_bytes
+    free = memory.free_share
     if free < 0:
         return Flow([Text(formats.overflow(memory), "bold red")])
     used = f"{formats.gib(memory.peak_bytes)} of {formats.gib(memory.capacity_bytes)} GiB"
-    text = f"{formats.share(free)} free"
-    cached = memory.peak_bytes - memory.needed_bytes
-    if free < TIGHT and cached > TIGHT * memory.capacity_bytes:
-        # The allocator fills what there is, and returns it before it fails.
-        free = 1 - memory.needed_bytes / memory.capacity_bytes
-        text = f"{formats.share(free)} free but for cache"
+    text = f"{formats.share(free)} free" + " but for cache" * memory.full_of_cache
     stage = f" on stage {memory.worst_stage}" if len(memory.stages) > 1 else ""
     parts = [f"{used}{stage}", text]
     tight = [Text("tight", "bold yellow")] if free < TIGHT else []

@@ -24,8 +24,7 @@ def recipe_rows(found: PublishedRecipe) -> Iterator[RenderableType]:
     if found.plan is None:
         yield prose(f"{whose} does not run here: {found.problem}", 0, 2)
         return
-    memory = found.plan.memory
-    free = 1.0 - memory.peak_bytes / memory.capacity_bytes
+    free = found.plan.memory.free_share
     words = [
         f"{_SHORT.get(one.field, one.field.replace('_', ' '))} {one.theirs}"
         for one in found.changes

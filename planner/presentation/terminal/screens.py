@@ -134,13 +134,11 @@ def _picks(answer: PlanAnswer) -> list[RenderableType]:
     for pick in answer.picks:
         if pick.plan.id == answer.best.id:
             continue
-        memory = pick.plan.memory
-        free = 1.0 - memory.peak_bytes / memory.capacity_bytes
         plan = pick.plan.plan.model_dump()
         traded = memory_words(plan)
         parts = plan_words(plan) + [part for part in traded if part != "recompute none"]
         slower = f"{gap(pick.slower_by)} slower"
-        head = f"{pick.name.capitalize()}, {slower}, {share(free)} free: "
+        head = f"{pick.name.capitalize()}, {slower}, {share(pick.plan.memory.free_share)} free: "
         rows.append(Flow(parts, indent=2, head=head))
     return rows
 
