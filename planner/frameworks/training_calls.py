@@ -30,6 +30,8 @@ SHARED_OPTIONS = {"--train-iters", "--seq-length", "--tokenizer-type"}
 # The option by which a call of transformers' Trainer is known.
 TRAINER_MARK = "--per_device_train_batch_size"
 _TAKES_ARGUMENTS = re.compile(r"^\s*(?:export\s+)?\w+=[\"']?\$\{?[1-9]|\bgetopts\b", re.MULTILINE)
+# Scripts of a job, by their names.
+_JOBS = (".slurm", ".sbatch", ".job", ".bash", ".sub", ".pbs")
 # Files that hold no commands.
 _DATA = (".json", ".yaml", ".yml", ".toml", ".py", ".ipynb", ".txt", ".md", "hostfile", "_env")
 
@@ -51,7 +53,11 @@ class TrainingCall:
 def scripts(files: Mapping[str, str]) -> list[str]:
     """The files that may be bash, the likely ones first."""
     names = [name for name in files if not name.endswith(_DATA)]
-    return sorted(names, key=lambda name: (name != "launch.sh", not name.endswith(".sh")))
+    first = next(iter(files), "")  # may be a job's script, which calls the others
+    first = first if first.endswith(_JOBS) else "launch.sh"
+    return sorted(
+        names, key=lambda name: (name not in ("launch.sh", first), not name.endswith(".sh"))
+    )
 
 
 def training_call(
@@ -211,21 +217,42 @@ def world(launch: ProgramCall) -> World:
     nodes, per_node = slurm.get("SLURM_NNODES"), None
     if launch.launcher == "torchrun":
         nodes = _of_torchrun(settings, "--nnodes", nodes)
-        per_node = _of_torchrun(settings, "--nproc_per_node", slurm.get("SLURM_GPUS_PER_NODE"))
+        each = visible(launch) or slurm.get("SLURM_GPUS_PER_NODE")
+        per_node = _of_torchrun(settings, "--nproc_per_node", each)
     elif launch.launcher == "msrun":  # MindSpore's: all processes, and those of a node
         total, per_node = _count(settings, "--worker_num"), _count(settings, "--local_worker_num")
         nodes = total // per_node if total and per_node and total % per_node == 0 else None
     elif launch.launcher == "deepspeed":
         each = slurm.get("SLURM_GPUS_PER_NODE")
         nodes, per_node = _of_deepspeed(settings)
+        each = visible(launch) or each
         if per_node is None and each and not _names_hosts(settings):
             nodes, per_node = 1, each  # of the node that Slurm starts it on
+    elif launch.before and launch.before[-1].text.endswith("llamafactory-cli"):
+        nodes, per_node = _of_console(launch, slurm)
     elif (of_mpi := _of_mpi(launch.before)) is not None:
         return of_mpi
     else:
         per_node = _tasks_per_node(slurm, nodes)
     total = nodes * per_node if nodes and per_node else None
     return World(nodes, per_node, total)
+
+
+def visible(launch: ProgramCall) -> int | None:
+    """How many accelerators CUDA_VISIBLE_DEVICES leaves a call; None if it names none."""
+    named = launch.environment.get("CUDA_VISIBLE_DEVICES", "").replace(" ", "").strip(",")
+    return named.count(",") + 1 if re.fullmatch(r"\d+(,\d+)*", named) else None
+
+
+def _of_console(launch: ProgramCall, slurm: Mapping[str, int]) -> tuple[int | None, int | None]:
+    """LLaMA-Factory's command starts a process for each accelerator of the node that it is on."""
+    alone = "1" if slurm.get("SLURM_NNODES", 1) == 1 else ""
+    seen = visible(launch) or slurm.get("SLURM_GPUS_PER_NODE", "")
+    counts = [
+        launch.environment.get("NNODES", alone), launch.environment.get("NPROC_PER_NODE", str(seen))
+    ]  # fmt: skip
+    known = all(one.isdigit() and 0 < int(one) < 1_000_000 for one in counts)
+    return (int(counts[0]), int(counts[1])) if known else (None, None)
 
 
 def _tasks_per_node(slurm: Mapping[str, int], nodes: int | None) -> int | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
 from cost_models.catalog.names import UnknownName
 from cost_models.package_files import table
-from planner.frameworks.bash import ProgramCall, evaluate
+from planner.frameworks.bash import Outcome, ProgramCall, evaluate
 from planner.frameworks.named_models import find
 from planner.frameworks.read_results import Unreadable
 from planner.frameworks.training_calls import scripts
@@ -141,17 +142,29 @@ def stated(files: Mapping[str, str]) -> str:
     return ""
 
 
+def _outcomes(files: Mapping[str, str]) -> Iterator[Outcome]:
+    """What comes of each script that can be followed."""
+    for name in scripts(files):
+        with suppress(Unreadable):
+            yield evaluate(files, name)
+
+
+def idle(files: Mapping[str, str]) -> str:
+    """Why there is no training where all programs that the scripts call are others; else ""."""
+    programs = {one.program.text for found in _outcomes(files) for one in found.launches}
+    if not programs or not all(map(_TRAINS_NOTHING.search, programs)):
+        return ""
+    names = ", ".join(_last(one)[:80] for one in sorted(programs)[:_MOST_WORDS])
+    return f"{names} trains nothing, by its name: give the script of a training"
+
+
 def called(files: Mapping[str, str]) -> str:
     """The programs that the scripts call, if none is that of a known trainer; "" without any."""
     programs: dict[str, None] = {}
     missing: dict[str, None] = {}
     handed: dict[str, None] = {}
     calls: list[ProgramCall] = []
-    for name in scripts(files):
-        try:
-            outcome = evaluate(files, name)
-        except Unreadable:
-            continue
+    for outcome in _outcomes(files):
         calls += outcome.launches
         programs.update(dict.fromkeys(call.program.text for call in outcome.launches))
         handed.update(dict.fromkeys(map(_last, _with_options(outcome.missing))))
@@ -169,8 +182,6 @@ def called(files: Mapping[str, str]) -> str:
             f"the script calls {names}, whose options may be in {asked}, which is not among the "
             "files: give it"
         )
-    if all(map(_TRAINS_NOTHING.search, programs)):
-        return f"{names} trains nothing, by its name: give the script of a training"
     return (
         f"the script calls {names}, whose options are those of no known trainer; complete what "
         f"was read: {_command(chain.from_iterable(map(_pairs, calls)))}"

@@ -7,7 +7,7 @@ that of any script (trainer_launch).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -69,10 +69,15 @@ def is_one(files: Mapping[str, str]) -> bool:
     return script_of(files) is not None
 
 
-def call(files: Mapping[str, str], accelerators: int | None) -> tuple[TrainingCall, dict[str, Any]]:
+def call(
+    files: Mapping[str, str],
+    accelerators: int | None,
+    processes: Callable[[TrainingCall, list[str]], int | None],
+) -> tuple[TrainingCall, dict[str, Any]]:
     """The call with the options that the script amounts to, and those that are sections.
 
-    Raises Unreadable where it is followed to no training.
+    processes: how many a call starts, if it says so.  Raises Unreadable where it is followed to
+    no training.
     """
     which = script_of(files)
     assert which is not None
@@ -82,6 +87,7 @@ def call(files: Mapping[str, str], accelerators: int | None) -> tuple[TrainingCa
     launch, notes = ProgramCall(Argument(name, name, 1)), list[str]()
     if base is not None:
         words = tuple(one.text for one in base.launch.arguments)
+        environment["WORLD_SIZE"] = str(processes(base, []) or accelerators or 1)
         environment |= base.launch.environment
         launch, notes = replace(base.launch, program=launch.program), list(base.notes)
     known = files if base is None else base.files

@@ -86,7 +86,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     if not python_trainer.is_one(files):
         return _read(files, accelerators, *_call(files))
     try:
-        return _read(files, accelerators, *python_trainer.call(files, accelerators))
+        return _read(files, accelerators, *python_trainer.call(files, accelerators, processes))
     except Unreadable as error:
         if not is_one(files):
             raise
@@ -117,10 +117,7 @@ def _read(
     values.settings = dict(_by_key(settings, call.launch, values.assumed))
     trainer = _trainer(values)
     refuse(values, call)
-    before = call.launch.before[2:] if _by_accelerate(call.launch) else ()
-    line = launcher_options(before, values.assumed, SWITCHES)
-    keyed = [*of_config(call.files, line, values.assumed), *((plain(o.name), o) for o in line)]
-    beside = Values(dict(keyed), program.file, values.assumed)
+    beside = _beside(call, values.assumed)
     reached = _world(call.launch, beside)
     if not call.launch.launcher and program.file.endswith(PYTHON):
         accelerators = accelerators or 1
@@ -261,7 +258,9 @@ def _trainer(values: Values) -> Trainer:
         values.settings = {key: one for key, one in values.settings.items() if key != "stage"}
     staged = "stage" in values.settings and not values.has(*PLAIN.length)
     if staged or values.settings.keys() & {"cutoff_len", "lora_target"}:
-        return replace(factory, rank="lora_r", targets=("lora_target", "lora_target_modules"))
+        targets = ("lora_target", "lora_target_modules")
+        length = (*factory.length, *PLAIN.length)  # of a script's own, beside LLaMA-Factory's
+        return replace(factory, length=length, rank="lora_r", targets=targets)
     return PLAIN
 
 
@@ -275,18 +274,32 @@ def _by_accelerate(call: ProgramCall) -> bool:
     return call.launcher == "accelerate"
 
 
+def processes(call: TrainingCall, notes: list[str]) -> int | None:
+    """How many processes a call starts, by itself and by accelerate's configuration."""
+    return _world(call.launch, _beside(call, notes)).accelerators
+
+
+def _beside(call: TrainingCall, notes: list[str]) -> Values:
+    """Accelerate's configuration of a call, and the options that overrule it."""
+    before = call.launch.before[2:] if _by_accelerate(call.launch) else ()
+    line = launcher_options(before, notes, SWITCHES)
+    keyed = [*of_config(call.files, line, notes), *((plain(o.name), o) for o in line)]
+    return Values(dict(keyed), call.launch.program.file, notes)
+
+
 def _world(call: ProgramCall, beside: Values) -> World:
     """The processes, by accelerate's configuration if it launches; python alone starts one."""
     if _by_accelerate(call):
         total = beside.integer("num_processes", default=0, least=0)
         nodes = beside.integer("num_machines", default=1)
+        total = total or (training_calls.visible(call) or 0) * nodes
         return World(nodes, total // nodes, total) if total else World(None, None, None)
     if swift.launches(call):
         return swift.world(call)
     reached = training_calls.world(call)
     alone = call.launcher == "python" and reached == World(None, None, None)
-    visible = call.environment.get("CUDA_VISIBLE_DEVICES", "0").count(",")
-    return World(1, 1, 1) if alone and not visible else reached
+    each = training_calls.visible(call) or 1
+    return World(1, each, each) if alone else reached
 
 
 def _refuse_encoder(values: Values, given: GivenValues) -> None:

@@ -27,6 +27,8 @@ MAX_TEXT = 1 << 18
 # Files that no script runs or reads as bash.
 _NO_SCRIPTS = (".py", ".ipynb", ".json", ".jsonl")
 MAX_COMMANDS = 20_000
+# Commands whose status is worked out.
+_DECIDED = ("true", ":", "false", "[", "test", "getopts", "let")
 MAX_ROUNDS = 256
 
 
@@ -254,8 +256,9 @@ class Shell(Calculations):
         if len(values) > MAX_ROUNDS:
             self.cut_short(command.body, command.line)
 
-    def cut_short(self, body: Statements, line: int) -> None:
-        self.note(f"only {MAX_ROUNDS} rounds of this loop are followed", line)
+    def cut_short(self, body: Statements, line: int, rounds: int = MAX_ROUNDS) -> None:
+        what = f"{rounds} rounds of this loop are" if rounds > 1 else "the first round of this loop is"
+        self.note(f"only {what} followed", line)
         self.forget(body)
 
     def counting(self, command: tree.Counted) -> None:
@@ -272,12 +275,21 @@ class Shell(Calculations):
         self.cut_short(command.body, command.line)
 
     def repeated(self, command: tree.While) -> None:
-        for _ in range(MAX_ROUNDS):
-            if self.status(command.condition) == command.until:
+        rounds = 1 if self.waits(command.condition) else MAX_ROUNDS
+        for _ in range(rounds):
+            if self.status(command.condition) == command.until and rounds > 1:
                 return
             if not self.round(command.body):
                 return
-        self.cut_short(command.body, command.line)
+        self.cut_short(command.body, command.line, rounds)
+
+    def waits(self, condition: Statements) -> bool:
+        """Whether a loop goes on as long as a program, or what is read, says: nobody knows it."""
+        last = condition[-1].first.commands[-1] if condition and not condition[-1].rest else None
+        if not isinstance(last, tree.Simple) or not last.words:
+            return False
+        name = self.known(plain_text(self.value(last.words[0]))) or ""
+        return name not in (*_DECIDED, *self.functions)
 
     def case(self, command: tree.Case) -> None:
         self.line = command.line

@@ -398,3 +398,34 @@ def test_a_loop_over_calls_says_which_is_read() -> None:
     answer = read({"run.sh": run, "train.py": IMPORTS + text}, parse_cluster("1x8xh100-sxm"))
     assert answer.request["plan"]["micro_batch_size"] == 2
     assert "of 2 calls of train.py in run.sh the last one is read" in answer.assumed
+
+
+OWN_LENGTH = """\
+@dataclass
+class Arguments(TrainingArguments):
+    lora_target: str = "q_proj"
+    cutoff_len: int = 512
+
+(args,) = HfArgumentParser(Arguments).parse_args_into_dataclasses()
+model = get_peft_model(AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-3B"), LoraConfig(r=8))
+tokens = tokenizer(text, max_length=args.cutoff_len, truncation=True)
+trainer = Trainer(model=model, args=args, train_dataset=tokens)
+"""
+
+
+def test_a_length_is_read_beside_the_names_of_llama_factory() -> None:
+    words = "--per_device_train_batch_size 2 --cutoff_len 8192 --lora_target q_proj"
+    files = {"run.sh": f"python train.py {words} --output_dir o\n"}
+    answer = read({**files, "train.py": IMPORTS + OWN_LENGTH}, parse_cluster("1x8xh100-sxm"))
+    assert answer.request["training"]["seq_length"] == 8192
+
+
+@pytest.mark.parametrize(
+    "launcher", ["torchrun --nproc_per_node 2", "accelerate launch --num_processes 2"]
+)
+def test_a_script_shares_its_batch_among_the_processes_of_its_launcher(launcher: str) -> None:
+    shares = "16 // int(os.environ.get('WORLD_SIZE', 1))"
+    text = PLAIN.replace('"out",', f'"out", gradient_accumulation_steps={shares},')
+    files = {"run.sh": f"{launcher} train.py\n", "train.py": f"import os\n{text}"}
+    plan = read(files, parse_cluster("8x8xh100-sxm")).request
+    assert plan["training"]["global_batch_size"] == 2 * 8 * plan["plan"]["micro_batch_size"]

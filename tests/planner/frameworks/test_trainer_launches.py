@@ -38,8 +38,16 @@ def why(launcher: str, *options: str) -> str:
         ("deepspeed --include localhost:0,1 llava/train/train_mem.py", 2),
         ("srun --nodes=2 --ntasks=16 --ntasks-per-node=8 python -u finetune.py", 16),
         ("CUDA_VISIBLE_DEVICES=0 python qlora.py", 1),
+        # Without a count of their own these start one on each accelerator that they see.
+        ("CUDA_VISIBLE_DEVICES=0,1 python qlora.py", 2),
+        ("export CUDA_VISIBLE_DEVICES=2,3\ndeepspeed train.py", 2),
+        ("CUDA_VISIBLE_DEVICES=0,1 deepspeed --hostfile hosts train.py", 8),
+        ("CUDA_VISIBLE_DEVICES=1,2,3 accelerate launch train.py", 3),
+        ("CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc_per_node gpu train.py", 2),
+        ("CUDA_VISIBLE_DEVICES=0,1 torchrun train.py", 1),
         ("trl sft --dataset_name a/b", 8),
         ("llamafactory-cli train --stage sft --finetuning_type full --cutoff_len 4096", 8),
+        ("CUDA_VISIBLE_DEVICES=4,5 llamafactory-cli train --finetuning_type full", 2),
     ],
 )
 def test_any_launcher(launcher: str, accelerators: int) -> None:
@@ -289,6 +297,16 @@ def test_what_a_script_says_is_quoted_in_that_command() -> None:
 
 def test_programs_that_train_nothing_are_named_so() -> None:
     assert "generate.py trains nothing" in why("torchrun tools/generate.py --max_len 99")
+    # Whatever configuration of a training they are given.
+    files = {"a.sh": "python maxengine_server.py base.yml", "base.yml": "ici_fsdp_parallelism: 4"}
+    with pytest.raises(RequestError, match="maxengine_server.py trains nothing"):
+        read(files, parse_cluster("1x8xh100-sxm"))
+
+
+def test_a_jobs_script_comes_before_what_it_calls() -> None:
+    call = f"accelerate launch --num_processes $1 train.py {MODEL} {BATCH} {LENGTH}\n"
+    files = {"job.slurm": "N=2\nsrun bash train.sh $((4 * N))\n", "train.sh": call}
+    assert read(files, parse_cluster("1x2xh100-sxm")).request["plan"]["dp"] == 8
 
 
 @pytest.mark.parametrize(
