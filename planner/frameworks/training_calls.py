@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from planner.frameworks.bash import Argument, ProgramCall, evaluate, slurm_variables
@@ -99,6 +100,18 @@ def training_call_if_any(
         return training_call(files, trains, title)
     except Unreadable:
         return None
+
+
+def start_of(files: Mapping[str, str], program: str) -> ProgramCall | None:
+    """The last call of a Python file, by its path or as a module; None without one."""
+    names = {program.rsplit("/", 1)[-1], program.rsplit("/", 1)[-1].removesuffix(".py")}
+    for name in scripts(files):
+        with suppress(Unreadable):
+            for one in reversed(evaluate(files, name).launches):
+                path = one.program.text.rsplit("/", 1)[-1]
+                if path in names or path.rpartition(".")[2] in names:
+                    return one
+    return None
 
 
 def is_called(files: Mapping[str, str], trains: Callable[[ProgramCall], bool]) -> bool:

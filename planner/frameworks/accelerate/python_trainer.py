@@ -108,6 +108,7 @@ def call(
         notes.append(f"{named} of {name} is taken to be what is called")
     notes += (f"what {one}, which is not among the files, says: {LEFT_OPEN}"
               for one in script.known.missing)  # fmt: skip
+    notes += script.known.notes
     options = Options(script, found, name, notes, given_with(files).values)
     arguments = tuple(
         Argument(f"--{key}={_shown(value)}", name, line) for key, value, line in options.all()

@@ -7,6 +7,7 @@ files) are unknown, and so is every word that contains one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -27,6 +28,8 @@ MAX_TEXT = 1 << 18
 # Files that no script runs or reads as bash.
 _NO_SCRIPTS = (".py", ".ipynb", ".json", ".jsonl")
 MAX_COMMANDS = 20_000
+# Words of env before the command.
+_SETS = re.compile(r"-|[A-Za-z_]\w*=", re.ASCII)
 # Commands whose status is worked out.
 _DECIDED = ("true", ":", "false", "[", "test", "getopts", "let")
 MAX_ROUNDS = 256
@@ -357,6 +360,8 @@ class Shell(Calculations):
             self.reset(name, words, names)
         elif name in ("read", "mapfile", "readarray", "getopts"):
             return self.reads(name, words[1:], names[1:], command)
+        elif name == "env":
+            self.with_variables(words, names, command)
         elif name in ("source", "."):
             self.other(words[1:2], words[2:], "read")
         elif name == "let" or (name == "printf" and names[1:2] == ["-v"]):
@@ -366,6 +371,20 @@ class Shell(Calculations):
         else:
             self.program(name, words, names, command)
         return True
+
+    def with_variables(
+        self, words: list[Value], names: list[str | None], command: tree.Simple
+    ) -> None:
+        """`env NAME=VALUE... COMMAND`: the command with these variables."""
+        texts = [plain_text(word) for word in words]
+        given = list(takewhile(_SETS.match, texts[1:]))
+        with Copy(self, True):
+            for name, _, value in (one.partition("=") for one in given if one[0] != "-"):
+                self.variables[name] = ((value, command.line),)
+                self.exported.add(name)
+            if rest := words[len(given) + 1 :]:
+                inner = names[len(given) + 1 :]
+                self.call((inner[0] or "").rsplit("/", 1)[-1], rest, inner, command)
 
     def reset(self, name: str, words: Sequence[Value], names: Sequence[str | None]) -> None:
         """Change the positional parameters, or forget variables."""

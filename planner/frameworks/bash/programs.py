@@ -26,6 +26,8 @@ _TALKERS = frozenset({"echo", "printf", ":", "cat", "tee", "sed", "grep", "awk",
 _LAUNCHER_MODULES = ("torch.distributed.", "deepspeed.launcher", "accelerate.commands")
 # Options by which a program is a training, whatever starts it (a site's own launcher).
 _TRAINS = {"--per_device_train_batch_size", "--micro-batch-size"}
+# Variables that Apptainer hands on into a container, without this prefix.
+_CONTAINER = re.compile(r"(SINGULARITY|APPTAINER)ENV_")
 _PROGRAM = re.compile(r"\.py\b|\s-m\s")
 
 
@@ -210,8 +212,8 @@ class Programs(Substitutions, ABC):
             return None
         given = tuple(map(self.argument, words))
         environment = {
-            name: text
-            for name in self.exported
+            _CONTAINER.sub("", name): text
+            for name in sorted(self.exported, key=lambda one: bool(_CONTAINER.match(one)))
             if (value := self.lookup(name, 0, name)) is not None
             and (text := plain_text(value)) == self.known(text)
         }

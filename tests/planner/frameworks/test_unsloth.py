@@ -48,6 +48,8 @@ trainer = SFTTrainer(
 trainer.train()
 """
 
+NAMED = 'model_name="unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit",'
+
 
 def read(text: str, given: GivenValues | None = None, **more: str) -> Reading:
     files = LaunchFiles({"tune.py": text, **more}, given)
@@ -128,6 +130,33 @@ def test_ranks_are_those_of_the_launcher() -> None:
     launch = "accelerate launch --num_machines 2 --num_processes 8 tune.py\n"
     accelerated = read(SCRIPT, **{"run.sh": launch})
     assert (accelerated.plan.dp, accelerated.nodes) == (8, 2)
+
+
+def test_a_script_takes_what_its_launch_hands_on() -> None:
+    """Words of the command, the environment, also into a container, and the processes."""
+    options = (
+        "import argparse, os\np = argparse.ArgumentParser()\np.add_argument('--bs', type=int)\n"
+        "options = p.parse_args()\nON = os.environ.get('WORLD_SIZE', '1') == '1'\n"
+    )
+    text = SCRIPT.replace(NAMED, 'os.getenv("MODEL", "x/7b"),')
+    text = text.replace('checkpointing="unsloth"', "checkpointing=ON")
+    text = options + text.replace("batch_size=2", "batch_size=options.bs")
+    inside = "apptainer exec a.sif bash -c 'torchrun --nproc_per_node 2 tune.py --bs 8'\n"
+    launch = f'V=(SINGULARITYENV_MODEL=unsloth/Qwen2.5-7B)\nenv "${{V[@]}}" {inside}'
+    reading = read(text, **{"run.sh": launch})
+    assert (reading.model.num_layers, reading.plan.micro_batch_size, reading.plan.dp) == (28, 8, 2)
+    assert reading.plan.recompute == "none"
+    assert read(SCRIPT, **{"run.sh": "python tune.py\n"}).plan.dp == 1
+
+
+def test_defaults_of_variables_that_nothing_sets_are_said() -> None:
+    text = "import os\n" + SCRIPT.replace(NAMED, 'os.environ.get("BASE", "Qwen/Qwen2.5-3B"),')
+    reading = UNSLOTH.read(LaunchFiles({"tune.py": text}), 1)  # type: ignore[misc]
+    assert reading.model.num_layers == 36
+    assert any("have their defaults: BASE" in note for note in reading.assumed)
+    unknown = text.replace('.get("BASE", "Qwen/Qwen2.5-3B")', '["BASE"]')
+    with pytest.raises(Unreadable, match=r"the model is os.environ\['BASE'\], known only at run"):
+        read(unknown)
 
 
 def test_whole_models_are_kept_in_bf16_unless_told_otherwise() -> None:
