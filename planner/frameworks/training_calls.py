@@ -51,7 +51,7 @@ class TrainingCall:
     notes: tuple[str, ...] = ()
 
 
-def scripts(files: Mapping[str, str]) -> list[str]:
+def scripts(files: Iterable[str]) -> list[str]:
     """The files that may be bash, the likely ones first."""
     names = [name for name in files if not name.endswith(_DATA)]
     first = next(iter(files), "")  # may be a job's script, which calls the others

@@ -297,7 +297,8 @@ def _world(call: ProgramCall, beside: Values) -> World:
     if swift.launches(call):
         return swift.world(call)
     reached = training_calls.world(call)
-    alone = call.launcher == "python" and reached == World(None, None, None)
+    own = not call.before and call.program.file in training_calls.scripts([call.program.file])
+    alone = (own or call.launcher == "python") and reached == World(None, None, None)
     each = training_calls.visible(call) or 1
     return World(1, each, each) if alone else reached
 

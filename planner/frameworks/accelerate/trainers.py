@@ -28,7 +28,7 @@ from planner.frameworks.accelerate.sharding import sharding_of
 from planner.frameworks.accelerate.trainer_keys import GRPO, NEWER, TRAINERS, Trainer
 from planner.frameworks.given_values import LaunchValues, Values, hints, malformed
 from planner.frameworks.launch_files import GivenValues, given_with
-from planner.frameworks.named_models import find, is_encoder, names_none, of_config
+from planner.frameworks.named_models import find, is_encoder, is_open, names_none, of_config
 from planner.frameworks.read_results import Reading, Setting, Unreadable
 from planner.huggingface.export.exporter import config_of
 
@@ -167,7 +167,7 @@ def model_of(
         values.has(*trainer.model)
         return given.model
     name = values.path(*trainer.model)
-    if "$(" in name:  # the words of a command may end in anything
+    if is_open(name):
         values.text(*trainer.model)
     try:
         return find(name, None if "config.json" in files else values.assumed)
@@ -200,6 +200,8 @@ def plan_of(
         values.assume(f"{trainer.micro}: not set, {trainer.usual_micro} as in {trainer.title}")
     micro = values.integer(trainer.micro, default=trainer.usual_micro)
     length = values.integer(*trainer.length, default=trainer.usual_length)
+    if not values.has(*trainer.length):
+        values.assume(f"{trainer.length[0]}: not set, {length} as in {trainer.title}")
     steps = values.integer("gradient_accumulation_steps", default=1)
     if trainer is NEWER:
         steps = llama_factory_v1.accumulation(values, micro, dp)

@@ -233,13 +233,17 @@ class Programs(Substitutions, ABC):
                     return place
             elif text.endswith(".py"):
                 return place
-        return None
+        return 0 if launcher < 0 and _has_options(names) else None  # a package's own command
 
 
 def _starts(first: str, names: Sequence[str | None]) -> bool:
     """Whether a command that is no known launcher starts a training all the same."""
-    options = {name.partition("=")[0] for name in names if name and name.startswith("--")}
-    return first.endswith(".py") or first in STARTERS or bool(_TRAINS & options)
+    return first.endswith(".py") or first in STARTERS or _has_options(names)
+
+
+def _has_options(names: Sequence[str | None]) -> bool:
+    """Whether a command is given a training's options."""
+    return any(name.partition("=")[0] in _TRAINS for name in names if name)
 
 
 def _shell_arguments(names: Sequence[str | None]) -> int:

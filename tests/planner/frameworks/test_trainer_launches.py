@@ -46,6 +46,7 @@ def why(launcher: str, *options: str) -> str:
         ("CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc_per_node gpu train.py", 2),
         ("CUDA_VISIBLE_DEVICES=0,1 torchrun train.py", 1),
         ("trl sft --dataset_name a/b", 8),
+        ("own-train", 1),  # a command of a package
         ("llamafactory-cli train --stage sft --finetuning_type full --cutoff_len 4096", 8),
         ("CUDA_VISIBLE_DEVICES=4,5 llamafactory-cli train --finetuning_type full", 2),
     ],
