@@ -35,7 +35,7 @@ _DATA = (".yaml", ".yml", ".toml")
 _ENTERED = re.compile(r"(?:^|[;&]\s*)cd\s+([\w./-]+)", re.MULTILINE)
 PYTHON = (".py", ".ipynb")
 # What scripts of transformers' Trainer are known by, whose modules and configurations are read too.
-_TRAINS = re.compile(r"\b(?:transformers|trl|peft|unsloth)\b")
+_TRAINS = re.compile(r"\b(?:transformers|trl|peft|unsloth|(?:pytorch_)?lightning)\b")
 # And modules with their options.
 _CONFIGURES = re.compile(r"\b(?:yaml\.\w*load|json\.load|ArgumentParser|dataclass)\b")
 _IMPORTED = re.compile(

@@ -72,6 +72,10 @@ def _strategy(value: Value, line: int) -> dict[str, Any]:
     if name in ("FSDPStrategy", "fsdp") or name.startswith("fsdp_"):
         return _fsdp(options)
     by_name = _DEEPSPEED.fullmatch(name)
+    if name == "DeepSpeedStrategy" and (config := options.get("config")) is not None:
+        if isinstance(config, dict | str):
+            return {"deepspeed": config}
+        raise Unreadable("the configuration of DeepSpeedStrategy is not known: give it", "", line)
     if name == "DeepSpeedStrategy" or by_name:
         stage = by_name[1] or 2 if by_name else options.get("stage", 2)
         offloads = options.get("offload_optimizer") is True or bool(by_name and by_name[2])
