@@ -260,7 +260,7 @@ def visible(launch: ProgramCall) -> int | None:
 def _of_console(launch: ProgramCall, slurm: Mapping[str, int]) -> tuple[int | None, int | None]:
     """LLaMA-Factory's command starts a process for each accelerator of the node that it is on."""
     alone = "1" if slurm.get("SLURM_NNODES", 1) == 1 else ""
-    seen = visible(launch) or slurm.get("SLURM_GPUS_PER_NODE", "")
+    seen = visible(launch) or slurm.get("SLURM_GPUS_PER_NODE") or ""
     counts = [
         launch.environment.get("NNODES", alone), launch.environment.get("NPROC_PER_NODE", str(seen))
     ]  # fmt: skip

@@ -55,7 +55,7 @@ _SETS_UP = re.compile(
 
 _TRAINS_NOTHING = re.compile(
     r"(^|[/_.])(generat(e|ion)|predict(ion)?|infer(ence)?|serve|server|eval(uate|uation)?|"
-    r"(pre)?process(ing)?|convert|merge|benchmark)([_.]|$)"
+    r"(pre)?process(ing)?|convert|merge|benchmark|pip|venv)([_.]|$)"
 )
 # Option of the command that completes a launch -> programs' own names for it.
 _OPTIONS = {
@@ -132,9 +132,22 @@ def _is_value(asked: str, value: str) -> bool:
     return True
 
 
+# Options that a script keeps in variables, for another that sources it.
+_KEPT = re.compile(r"^[ \t]*(\w+)\+?=[(\"'][^\n\"')]*\n?\s*--\w", re.MULTILINE)
+# A step of training that a script takes itself.
+OWN_LOOP = re.compile(r"\.backward\(")
+
+
 def stated(files: Mapping[str, str]) -> str:
     """What a configuration or a program of no known trainer says; "" if it says nothing."""
     for name, text in files.items():
+        if name in scripts([name]) and (kept := dict.fromkeys(_KEPT.findall(text))):
+            names = ", ".join(list(kept)[:_MOST_WORDS])
+            return f"{name} starts nothing: give the script that sources it and calls with {names}"
+        if name.endswith(".py") and OWN_LOOP.search(text):
+            command = _command((key.lower(), value) for key, value in _SAYS.findall(text))
+            own = "trains in a loop of its own, which is not followed"
+            return f"{name} {own}; complete what it says: {command}"
         if name.endswith((*CONFIGS, ".py")):
             command = _command((key.lower(), value) for key, value in _SAYS.findall(text))
             if command != _command(()):

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from cost_models.catalog.names import UnknownName
-from planner.frameworks import architecture, training_calls
+from planner.frameworks import architecture, training_calls, unread_trainers
 from planner.frameworks.accelerate import (
     python_trainer,
     sharding,
@@ -25,6 +25,7 @@ from planner.frameworks.accelerate import (
     tuning,
 )
 from planner.frameworks.accelerate.launch_config import SWITCHES, of_config, plain
+from planner.frameworks.accelerate.trainer_calls import MARK
 from planner.frameworks.accelerate.trainer_keys import PLAIN, TRAINERS, Trainer
 from planner.frameworks.accelerate.trainer_refusals import OTHER_PART, WHOLE, refuse
 from planner.frameworks.bash import ProgramCall
@@ -117,6 +118,10 @@ def _read(
     values.settings = dict(_by_key(settings, call.launch, values.assumed))
     trainer = _trainer(values)
     refuse(values, call)
+    if _loops_itself(call):
+        values.assume(
+            f"{program.text} trains in a loop of its own: costed as transformers' Trainer would"
+        )
     beside = _beside(call, values.assumed)
     reached = _world(call.launch, beside)
     if not call.launch.launcher and program.file.endswith(PYTHON):
@@ -153,6 +158,14 @@ def _read(
         assumed=tuple(dict.fromkeys(values.assumed)),
         written=False,
     )
+
+
+def _loops_itself(call: TrainingCall) -> bool:
+    """Whether a program that is at hand takes the steps of its training itself."""
+    last = call.launch.program.text.rsplit("/", 1)[-1]
+    named = (text for name, text in call.files.items() if name.rsplit("/", 1)[-1] == last)
+    text = next(named, "")
+    return bool(unread_trainers.OWN_LOOP.search(text)) and not MARK.search(text)
 
 
 def _unread(values: Values, settings: Sequence[Setting]) -> tuple[Setting, ...]:

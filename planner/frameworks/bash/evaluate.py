@@ -260,7 +260,7 @@ class Shell(Calculations):
             self.cut_short(command.body, command.line)
 
     def cut_short(self, body: Statements, line: int, rounds: int = MAX_ROUNDS) -> None:
-        what = f"{rounds} rounds of this loop are" if rounds > 1 else "the first round of this loop is"
+        what = f"{rounds} rounds of this loop are" if rounds > 1 else "this loop's first round is"
         self.note(f"only {what} followed", line)
         self.forget(body)
 

@@ -365,7 +365,8 @@ def test_a_script_of_lightning_is_read() -> None:
     assert "Lightning's Trainer is costed" in said(answer)
     stage_3 = LIGHTNING.replace("strategy=strategy", 'strategy="deepspeed_stage_3"')
     assert reading(stage_3).request["plan"]["zero_stage"] == 3
-    stated = "DeepSpeedStrategy(config={'zero_optimization': {'stage': 1, 'offload_optimizer': {'device': 'cpu'}}})"
+    zero = "{'stage': 1, 'offload_optimizer': {'device': 'cpu'}}"
+    stated = f"DeepSpeedStrategy(config={{'zero_optimization': {zero}}})"
     own = reading(LIGHTNING.replace("strategy=strategy", f"strategy={stated}")).request["plan"]
     assert (own.get("zero_stage", 1), own["offload_optimizer"]) == (1, True)
     alone = LIGHTNING.replace("strategy=strategy", 'strategy="auto"')

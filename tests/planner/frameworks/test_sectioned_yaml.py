@@ -252,6 +252,24 @@ def test_what_a_configuration_of_no_known_trainer_says_is_completed() -> None:
     assert f"run.yaml is of no known trainer; complete what it says: {command}" in found
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.sh", 'M=(\n  --num-layers 32\n)\nA="--tp 2"\n', "starts nothing: give the script that"),
+        ("a.sh", 'M=(\n  --num-layers 32\n)\nA="--tp 2"\n', "sources it and calls with M, A"),
+        ("a.sh", "python -m venv .env\npip install torch\n", "venv trains nothing, by its name"),
+        (
+            "a.py",
+            "seq_length = 64\nloss.backward()\n",
+            "in a loop of its own, which is not followed",
+        ),
+        ("a.py", "seq_length = 64\nloss.backward()\n", "--seq-length 64"),
+    ],
+)
+def test_files_that_start_no_training_or_loop_themselves(name: str, text: str, said: str) -> None:
+    assert said in why(text, name)
+
+
 def test_a_refusal_names_the_framework_that_the_files_are_read_as() -> None:
     text = why("accelerate launch a.py --config_name b\n", "run.sh")
     assert "give it, or the model by its name (--model) (read as Hugging Face accelerate)" in text

@@ -242,6 +242,20 @@ def test_yaml_that_trains_nothing_or_generates(text: str, said: str) -> None:
     assert said in str(caught.value)
 
 
+def test_grpo_by_the_lengths_of_its_parts() -> None:
+    response = "max_completion_length: 2048\nnum_generations: 8"
+    with pytest.raises(RequestError, match="also generates samples"):
+        read(
+            {"grpo.yaml": TRL.replace("max_length: 1024", response)}, parse_cluster("1x8xh100-sxm")
+        )
+    text = TRL.replace("max_length: 1024", f"max_prompt_length: 500\n{response}")
+    found = read({"grpo.yaml": text}, parse_cluster("1x8xh100-sxm"))
+    assert found.request["training"]["seq_length"] == 500 + 2048
+    assert "only the training of GRPO is read" in str(found.request["guessed"])
+    with pytest.raises(RequestError, match="is of rloo, whose step cannot be read"):
+        read({"rloo.yaml": text}, parse_cluster("1x8xh100-sxm"))
+
+
 def test_a_run_that_a_file_not_given_may_shard_only_risks_its_memory() -> None:
     text = TRL.replace("Llama-2-7b-hf", "Llama-2-70b-hf")
     found = lint({"run.yaml": text}, parse_cluster("4x8xh100-sxm"))
@@ -296,11 +310,21 @@ def test_what_a_script_says_is_quoted_in_that_command() -> None:
     assert "--model 'x/$(touch here) llama-3.1-8b' --seq-length 99" in said
 
 
+@pytest.mark.parametrize(
+    ("program", "own"),
+    [("loss.backward()\n", True), ("TrainingArguments()\nloss.backward()\n", False)],
+)
+def test_a_loop_of_its_own_is_said(program: str, own: bool) -> None:
+    files = {"a.sh": f"torchrun a/train.py {MODEL} {BATCH} {LENGTH}\n", "train.py": program}
+    found = read(files, parse_cluster("1x8xh100-sxm")).request
+    assert ("a/train.py trains in a loop of its own" in str(found["guessed"])) is own
+
+
 def test_programs_that_train_nothing_are_named_so() -> None:
     assert "generate.py trains nothing" in why("torchrun tools/generate.py --max_len 99")
     # Whatever configuration of a training they are given.
     files = {"a.sh": "python maxengine_server.py base.yml", "base.yml": "ici_fsdp_parallelism: 4"}
-    with pytest.raises(RequestError, match="maxengine_server.py trains nothing"):
+    with pytest.raises(RequestError, match=r"maxengine_server\.py trains nothing"):
         read(files, parse_cluster("1x8xh100-sxm"))
 
 
