@@ -32,6 +32,9 @@ SHARED_OPTIONS = {"--train-iters", "--seq-length", "--tokenizer-type"}
 TRAINER_MARK = "--per_device_train_batch_size"
 _TAKES_ARGUMENTS = re.compile(r"^\s*(?:export\s+)?\w+=[\"']?\$\{?[1-9]|\bgetopts\b", re.MULTILINE)
 # Scripts of a job, by their names.
+_LEAVES = re.compile(
+    r"^os\.environ\[[\"']CUDA_VISIBLE_DEVICES[\"']\] *= *[\"']([^\"']*)", re.MULTILINE
+)
 _JOBS = (".slurm", ".sbatch", ".job", ".bash", ".sub", ".pbs")
 # Files that hold no commands.
 _DATA = (".json", ".yaml", ".yml", ".toml", ".py", ".ipynb", ".txt", ".md", "hostfile", "_env")
@@ -255,6 +258,12 @@ def visible(launch: ProgramCall) -> int | None:
     """How many accelerators CUDA_VISIBLE_DEVICES leaves a call; None if it names none."""
     named = launch.environment.get("CUDA_VISIBLE_DEVICES", "").replace(" ", "").strip(",")
     return named.count(",") + 1 if re.fullmatch(r"\d+(,\d+)*", named) else None
+
+
+def left_by(program: str) -> dict[str, str]:
+    """The environment variable by which a Python script leaves itself some accelerators."""
+    found = _LEAVES.search(program)
+    return {"CUDA_VISIBLE_DEVICES": found[1]} if found else {}
 
 
 def _of_console(launch: ProgramCall, slurm: Mapping[str, int]) -> tuple[int | None, int | None]:

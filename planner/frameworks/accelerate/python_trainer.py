@@ -17,13 +17,15 @@ from planner.frameworks.accelerate.trainer_options import LEFT_OPEN, Options
 from planner.frameworks.bash import Argument, ProgramCall, evaluate
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.python.scripts import PYTHON, Script
-from planner.frameworks.python.static_values import Value
+from planner.frameworks.python.static_values import Call, Value
 from planner.frameworks.read_results import Unreadable
-from planner.frameworks.training_calls import TrainingCall, scripts, several
+from planner.frameworks.training_calls import TrainingCall, left_by, scripts, several, visible
 
 # Unsloth's, which has a reader of its own.
 _OTHER_LIBRARIES = re.compile(r"\bFast(?:\w*)Model\.from_pretrained\b")
 _MOST_NAMED = 4
+# The device maps by which one process has the layers of its model on all accelerators.
+_SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")
 
 
 def script_of(files: Mapping[str, str]) -> tuple[str, TrainingCall | None] | None:
@@ -114,6 +116,8 @@ def call(
         Argument(f"--{key}={_shown(value)}", name, line) for key, value, line in options.all()
     )
     launch = replace(launch, arguments=arguments)
+    if base is None:
+        launch = _alone(launch, files[name], options.model, notes)
     return TrainingCall(launch, name, known, notes=tuple(notes)), options.sections()
 
 
@@ -128,6 +132,16 @@ def _by_lightning(script: Script, found: Calls, launch: ProgramCall) -> ProgramC
         return launch
     words = ("torchrun", f"--nnodes={nodes}", f"--nproc_per_node={each}")
     return replace(launch, before=tuple(Argument(one, script.file, said.line) for one in words))
+
+
+def _alone(launch: ProgramCall, text: str, model: Call | None, notes: list[str]) -> ProgramCall:
+    """The call, started by nothing, with the accelerators that the script leaves itself."""
+    launch = replace(launch, environment=left_by(text))
+    spread = model.kwargs.get("device_map") if model is not None else None
+    if spread not in _SPREADS or (seen := visible(launch)) == 1:
+        return launch
+    notes.append(f"device_map {spread} spreads one model over all accelerators: no plan does")
+    return replace(launch, environment={"CUDA_VISIBLE_DEVICES": "0"}) if seen else launch
 
 
 def _shown(value: Value) -> str:

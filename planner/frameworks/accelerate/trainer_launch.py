@@ -124,7 +124,8 @@ def _read(
         )
     beside = _beside(call, values.assumed)
     reached = _world(call.launch, beside)
-    if not call.launch.launcher and program.file.endswith(PYTHON):
+    alone = not call.launch.launcher and program.file.endswith(PYTHON)
+    if alone and reached.accelerators is None:
         accelerators = accelerators or 1
         values.assume(
             f"no launcher among the files: {accelerators} ranks, each with its own process"
@@ -310,10 +311,10 @@ def _world(call: ProgramCall, beside: Values) -> World:
     if swift.launches(call):
         return swift.world(call)
     reached = training_calls.world(call)
-    own = not call.before and call.program.file in training_calls.scripts([call.program.file])
+    seen = training_calls.visible(call)
+    own = not call.before and (seen or training_calls.scripts([call.program.file]))
     alone = (own or call.launcher == "python") and reached == World(None, None, None)
-    each = training_calls.visible(call) or 1
-    return World(1, each, each) if alone else reached
+    return World(1, seen or 1, seen or 1) if alone else reached
 
 
 def _refuse_encoder(values: Values, given: GivenValues) -> None:

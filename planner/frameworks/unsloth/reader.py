@@ -68,7 +68,8 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     given, assumed = given_with(files), list[str]()
     _refuse_parts(files)
     start = training_calls.start_of(files, name)
-    nodes, world = _ranks(start, accelerators, assumed)
+    alone = start is None and training_calls.left_by(files[name])
+    nodes, world = (1, 1) if alone else _ranks(start, accelerators, assumed)
     calls = _calls(files, name, start, world, assumed)
     said = {one.name: one for one in _settings(calls, name)}
     said |= {_of_call(one.name, said): one for one in given.settings()}

@@ -28,6 +28,28 @@ def test_arguments_of_calls_are_read_as_options() -> None:
     assert "no launcher among the files: 8 ranks" in said(answer)
 
 
+@pytest.mark.parametrize(
+    ("loads", "left", "replicas", "spreads"),
+    [
+        ("", "0", 1, False),
+        ("", "0, 1", 2, False),
+        ("", "", 8, False),  # none: of the cluster
+        (', device_map="auto"', "2", 1, False),
+        (', device_map="auto"', "0,1", 1, True),
+        (', device_map="auto"', "", 8, True),
+        (', device_map={"": 0}', "0,1", 2, False),
+    ],
+)
+def test_accelerators_that_a_script_leaves_itself(
+    loads: str, left: str, replicas: int, spreads: bool
+) -> None:
+    text = f'import os\nos.environ["CUDA_VISIBLE_DEVICES"] = "{left}"\n{PLAIN}'
+    answer = reading(text.replace(', torch_dtype="bfloat16"', loads))
+    assert answer.request["plan"].get("dp", 1) == replicas
+    assert ("device_map auto spreads one model over all" in said(answer)) is spreads
+    assert ("no launcher among the files" in said(answer)) is (replicas == 8)
+
+
 def test_weights_that_are_loaded_in_half_precision_stay_so_without_shards() -> None:
     answer = reading(PLAIN)
     training = answer.request["training"]
@@ -193,6 +215,8 @@ for name, weight in trainer.model.named_parameters():
         FROZEN,
         "model.requires_grad_(False)",
         "for one in model.parameters(): one.requires_grad = False",
+        # Where the name of a weight, which only running knows, decides.
+        "for name, one in model.named_parameters():\n    if 'h.' in name: one.requires_grad=False",
     ],
 )
 def test_weights_that_a_script_freezes_itself_are_refused(frozen: str) -> None:

@@ -103,6 +103,8 @@ def test_what_a_notebook_leaves_open_is_as_unsloth_has_it() -> None:
     assert (plan.recompute, plan.offload_activations, plan.dp) == ("full", True, 1)
     assert reading.model.num_layers == 32
     assert any("no launcher among the files" in note for note in reading.assumed)
+    alone = SCRIPT + '\nos.environ["CUDA_VISIBLE_DEVICES"] = "3"\n'
+    assert not any("no launcher" in note for note in read(alone).assumed)
     bare = SCRIPT.replace("per_device_train_batch_size=2, gradient_accumulation_steps=4", "")
     assert read(bare).training.global_batch_size == 4 * 2
     older = bare.replace("SFTConfig", "TrainingArguments").replace(
