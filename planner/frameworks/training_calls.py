@@ -32,6 +32,7 @@ SHARED_OPTIONS = {"--train-iters", "--seq-length", "--tokenizer-type"}
 TRAINER_MARK = "--per_device_train_batch_size"
 _TAKES_ARGUMENTS = re.compile(r"^\s*(?:export\s+)?\w+=[\"']?\$\{?[1-9]|\bgetopts\b", re.MULTILINE)
 # Scripts of a job, by their names.
+_VISIBLE = re.compile(r"(\d+|GPU-[\w-]+)(,(\d+|GPU-[\w-]+))*")
 _LEAVES = re.compile(
     r"^os\.environ\[[\"']CUDA_VISIBLE_DEVICES[\"']\] *= *[\"']([^\"']*)", re.MULTILINE
 )
@@ -257,7 +258,7 @@ def world(launch: ProgramCall) -> World:
 def visible(launch: ProgramCall) -> int | None:
     """How many accelerators CUDA_VISIBLE_DEVICES leaves a call; None if it names none."""
     named = launch.environment.get("CUDA_VISIBLE_DEVICES", "").replace(" ", "").strip(",")
-    return named.count(",") + 1 if re.fullmatch(r"\d+(,\d+)*", named) else None
+    return named.count(",") + 1 if _VISIBLE.fullmatch(named) else None
 
 
 def left_by(program: str) -> dict[str, str]:

@@ -83,8 +83,13 @@ def _configs(call: ProgramCall) -> Iterator[str]:
     option = ""
     for word in call.arguments:
         before, equals, value = word.text.rpartition("=")
-        name = (value if equals else word.text).rsplit("/", 1)[-1]
-        if name.endswith(CONFIGS) and not _OF_DATA.search(before if equals else option):
+        name, key = (
+            (value if equals else word.text).rsplit("/", 1)[-1],
+            before if equals else option,
+        )
+        if key == "--config-name" and not name.endswith(CONFIGS):  # Hydra's
+            name += ".yaml"
+        if name.endswith(CONFIGS) and not _OF_DATA.search(key):
             yield name
         option = word.text if word.text.startswith("-") and not equals else ""
 

@@ -45,6 +45,7 @@ def why(launcher: str, *options: str) -> str:
         ("CUDA_VISIBLE_DEVICES=1,2,3 accelerate launch train.py", 3),
         ("CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc_per_node gpu train.py", 2),
         ("CUDA_VISIBLE_DEVICES=0,1 torchrun train.py", 1),
+        ("CUDA_VISIBLE_DEVICES=GPU-8932-f937,GPU-a1 python train.py", 2),
         ("trl sft --dataset_name a/b", 8),
         ("own-train", 1),  # a command of a package
         ("llamafactory-cli train --stage sft --finetuning_type full --cutoff_len 4096", 8),

@@ -10,6 +10,7 @@ from planner.answers.lint.lint import read as said
 from planner.frameworks import get
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.read_results import Reading, Unreadable
+from planner.documents.problems import RequestError
 from planner.inputs.requests.parser import parse_cluster
 
 ACTOR = "actor_rollout_ref.actor."
@@ -233,3 +234,5 @@ def test_a_yaml_is_read_alone_and_under_the_call_that_names_it() -> None:
     call = "python -m verl.trainer.main_ppo --config-name grpo actor_rollout_ref.rollout.n=4\n"
     both = said({"run.sh": call, "grpo.yaml": YAML}, cluster).request
     assert both["training"]["global_batch_size"] == 256
+    with pytest.raises(RequestError, match=r"options may be in grpo\.yaml, which is not among the"):
+        said({"run.sh": call.partition(" actor")[0]}, cluster)
