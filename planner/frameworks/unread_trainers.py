@@ -49,7 +49,7 @@ _OF_DATA = re.compile(r"data|file|summary|manifest|output|result|report|gate|sch
 # Scripts that set up a machine or a shell, and hold no options.
 _SETS_UP = re.compile(
     r"(^|/)(conda|modules?|nvm|cuda|bashrc|profile|activate|\.\w+)(\.\w+)?$|(^|/)(set(up)?_?)?env"
-    r"(ironment)?(_?vars?)?(\.sh)?$|/(bin/activate|etc/profile)"
+    r"(ironment)?(_?vars?)?(\.sh)?$|/(bin/activate|etc/profile)|^/(usr|etc)/"
 )
 
 

@@ -28,7 +28,7 @@ from planner.frameworks.accelerate.launch_config import SWITCHES, of_config, pla
 from planner.frameworks.accelerate.trainer_calls import MARK
 from planner.frameworks.accelerate.trainer_keys import PLAIN, TRAINERS, Trainer
 from planner.frameworks.accelerate.trainer_refusals import OTHER_PART, WHOLE, refuse
-from planner.frameworks.bash import ProgramCall
+from planner.frameworks.bash import ProgramCall, slurm_variables
 from planner.frameworks.given_values import (
     LaunchValues,
     Values,
@@ -306,7 +306,11 @@ def _world(call: ProgramCall, beside: Values) -> World:
     if _by_accelerate(call):
         total = beside.integer("num_processes", default=0, least=0)
         nodes = beside.integer("num_machines", default=1)
-        total = total or (training_calls.visible(call) or 0) * nodes
+        slurm = slurm_variables((*call.slurm, *call.before))
+        seen = training_calls.visible(call)
+        if not seen and nodes == slurm.get("SLURM_NNODES", 1):
+            seen = slurm.get("SLURM_GPUS_PER_NODE")
+        total = total or (seen or 0) * nodes
         return World(nodes, total // nodes, total) if total else World(None, None, None)
     if swift.launches(call):
         return swift.world(call)

@@ -263,6 +263,7 @@ def test_what_a_configuration_of_no_known_trainer_says_is_completed() -> None:
             "seq_length = 64\nloss.backward()\n",
             "in a loop of its own, which is not followed",
         ),
+        ("a.sh", ". /usr/share/modules/init/bash\npython b.py", "the script calls b.py, whose opt"),
         ("a.py", "seq_length = 64\nloss.backward()\n", "--seq-length 64"),
     ],
 )

@@ -46,6 +46,8 @@ def why(launcher: str, *options: str) -> str:
         ("CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc_per_node gpu train.py", 2),
         ("CUDA_VISIBLE_DEVICES=0,1 torchrun train.py", 1),
         ("CUDA_VISIBLE_DEVICES=GPU-8932-f937,GPU-a1 python train.py", 2),
+        ("#SBATCH --gres=gpu:4\naccelerate launch train.py", 4),
+        ("#SBATCH -N 2 --gres=gpu:4\naccelerate launch train.py", 8),  # of the cluster
         ("trl sft --dataset_name a/b", 8),
         ("own-train", 1),  # a command of a package
         ("llamafactory-cli train --stage sft --finetuning_type full --cutoff_len 4096", 8),
@@ -319,6 +321,12 @@ def test_a_loop_of_its_own_is_said(program: str, own: bool) -> None:
     files = {"a.sh": f"torchrun a/train.py {MODEL} {BATCH} {LENGTH}\n", "train.py": program}
     found = read(files, parse_cluster("1x8xh100-sxm")).request
     assert ("a/train.py trains in a loop of its own" in str(found["guessed"])) is own
+
+
+def test_sizes_beside_a_models_name_are_said() -> None:
+    sizes = "--encoder_layer_num 8 --num_vision_layers 2 --hidden_size 0"
+    found = reading("torchrun a.py", MODEL, BATCH, LENGTH, sizes).request
+    assert "may change time or memory: --encoder_layer_num 8'" in str(found["guessed"])
 
 
 def test_programs_that_train_nothing_are_named_so() -> None:

@@ -7,10 +7,10 @@ import pytest
 from cost_models.catalog import models
 from planner.answers.lint.lint import lint
 from planner.answers.lint.lint import read as said
+from planner.documents.problems import RequestError
 from planner.frameworks import get
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.read_results import Reading, Unreadable
-from planner.documents.problems import RequestError
 from planner.inputs.requests.parser import parse_cluster
 
 ACTOR = "actor_rollout_ref.actor."
