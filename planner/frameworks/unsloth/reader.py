@@ -17,7 +17,7 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import training_calls
 from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.settings import ADAM_BY_LISTS
-from planner.frameworks.accelerate.trainer_keys import kept_in
+from planner.frameworks.accelerate.trainer_keys import GRPO, GRPO_PARTS, kept_in
 from planner.frameworks.accelerate.trainers import optimizer_of
 from planner.frameworks.bash import ProgramCall, evaluate
 from planner.frameworks.given_values import DEGREE, Values, malformed
@@ -30,8 +30,9 @@ from planner.frameworks.unsloth.rules import LEAST_OFFLOADED
 from planner.frameworks.unsloth.settings import ADAPT, ARGUMENTS, CHECKPOINTS, LOAD
 
 # Configurations of trainers of the next token, whose arguments are named alike.
-CONFIGS = (ARGUMENTS, "TrainingArguments", "UnslothTrainingArguments")
-OTHERS = re.compile(r"(?:GRPO|DPO|ORPO|KTO|CPO|PPO|RLOO|Reward|GKD)Config")
+GENERATES = "GRPOConfig"
+CONFIGS = (ARGUMENTS, "TrainingArguments", "UnslothTrainingArguments", GENERATES)
+OTHERS = re.compile(r"(?:DPO|ORPO|KTO|CPO|PPO|RLOO|Reward|GKD)Config")
 USUAL_LENGTH, USUAL_RANK = 2048, 16
 # Micro-batch, accumulation and optimizer where a configuration is silent: of TRL's class, which
 # Unsloth replaces by its own, and of transformers' TrainingArguments.
@@ -78,7 +79,8 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     model = _model(values, given, files, calls[LOAD])
     own = calls[ARGUMENTS].short != "TrainingArguments"
     try:
-        training, plan = _plan(values, model, world, USUAL if own else OF_TRANSFORMERS)
+        usual = USUAL if own else OF_TRANSFORMERS
+        training, plan = _plan(values, model, world, usual, calls[ARGUMENTS])
     except ValidationError as error:
         raise malformed(error, name) from None
     asked = values.asked - said.keys() - IDLE
@@ -251,7 +253,7 @@ def _ranks(
 
 
 def _plan(
-    values: Values, model: ModelSpec, world: int, usual: tuple[int, int, str]
+    values: Values, model: ModelSpec, world: int, usual: tuple[int, int, str], arguments: Call
 ) -> tuple[TrainingSpec, ParallelPlan]:
     length = values.integer(
         f"{ARGUMENTS}.max_length", f"{ARGUMENTS}.max_seq_length", f"{LOAD}.max_seq_length",
@@ -259,6 +261,14 @@ def _plan(
     )  # fmt: skip
     micro = values.integer(f"{ARGUMENTS}.per_device_train_batch_size", default=usual[0])
     steps = values.integer(f"{ARGUMENTS}.gradient_accumulation_steps", default=usual[1])
+    if arguments.short == GENERATES:
+        length = min(length, _longest(arguments.kwargs, length))
+        samples = values.integer(f"{ARGUMENTS}.num_generations", default=8)
+        micro = micro if micro * steps * world % samples == 0 else samples  # rl.py
+        values.has(*(f"{ARGUMENTS}.{key}" for key in (*GRPO_PARTS, *GRPO.generates)))
+        values.assume(
+            f"only the training of GRPO is read, each sequence as long as {length} tokens"
+        )
     values.has(*IDLE)
     half = "fp16" if values.boolean(f"{ARGUMENTS}.fp16") else "bf16"
     word = values.text(f"{ADAPT}.{CHECKPOINTS}", f"{LOAD}.{CHECKPOINTS}") or "unsloth"
@@ -285,6 +295,12 @@ def _plan(
         zero_stage=0,
     )
     return training, plan
+
+
+def _longest(said: Mapping[str, Any], longest: int) -> int:
+    """The longest prompt and response; those that only running says fill the whole length."""
+    parts = [said.get(key, usual) for key, usual in GRPO_PARTS.items()]
+    return sum(parts) if all(isinstance(one, int) for one in parts) else longest
 
 
 def _weights(values: Values, half: str) -> dict[str, Any]:

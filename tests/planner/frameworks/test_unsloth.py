@@ -211,9 +211,30 @@ def test_given_values_take_the_place_of_those_in_the_script() -> None:
 
 
 @pytest.mark.parametrize(
+    ("lengths", "length"),
+    [
+        ("max_prompt_length=500, max_completion_length=1000", 1500),
+        ("max_completion_length=1000", 512 + 1000),
+        ("max_prompt_length=500, max_completion_length=9000", 4096),  # cut to the model's
+        ("max_prompt_length=longest(data), max_completion_length=1000", 4096),
+    ],
+)
+def test_the_training_of_grpo(lengths: str, length: int) -> None:
+    text = SCRIPT.replace("SFTConfig", "GRPOConfig").replace("steps=4", f"steps=4, {lengths}")
+    found = read(text)
+    assert (found.training.seq_length, found.training.global_batch_size) == (length, 8)
+    assert f"only the training of GRPO is read, each sequence as long as {length}" in str(
+        found.assumed
+    )
+    # All samples of a prompt are of one step.
+    six = read(text.replace("steps=4", "steps=4, num_generations=6"))
+    assert (six.plan.micro_batch_size, six.training.global_batch_size) == (6, 24)
+
+
+@pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("SFTConfig", "GRPOConfig", "only training on the next token can be read"),
+        ("SFTConfig", "DPOConfig", "only training on the next token can be read"),
         ("r=32", "r=32, lora_dropout=2", "lora_dropout must be from 0 to below 1, got '2'"),
         ("r=32", 'r=32, modules_to_save=["lm_head"]', "only adapters in every layer"),
         ("r=32", 'r=32, target_modules=["lm_head"]', "adapters at lm_head cannot be read"),
