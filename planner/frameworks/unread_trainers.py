@@ -55,7 +55,7 @@ _SETS_UP = re.compile(
 
 _TRAINS_NOTHING = re.compile(
     r"(^|[/_.])(generat(e|ion)|predict(ion)?|infer(ence)?|serve|server|eval(uate|uation)?|"
-    r"(pre)?process(ing)?|convert|merge|benchmark|pip|venv)([_.]|$)"
+    r"(pre)?process(ing)?|convert|merge|decod(e|ing)|benchmark|pip|venv)([_.]|$)"
 )
 # Option of the command that completes a launch -> programs' own names for it.
 _OPTIONS = {

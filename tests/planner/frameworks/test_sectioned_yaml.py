@@ -252,9 +252,17 @@ def test_what_a_configuration_of_no_known_trainer_says_is_completed() -> None:
     assert f"run.yaml is of no known trainer; complete what it says: {command}" in found
 
 
+COMPONENT = "model:\n  _component_: torchtune.models.llama3_2.llama3_2\n  vocab_size: null\n"
+EXPORT = "model_name_or_path: gpt2\nfinetuning_type: lora\nexport_dir: merged\n"
+
+
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
+        ("a.yaml", f"{COMPONENT}optimizer:\n  _component_: x\n", "vocab_size is missing"),
+        ("a.yaml", "model_name: llama3-8b\nmax_length: 1024\n", "--seq-length 1024"),
+        ("a.yaml", EXPORT, "it exports or runs a model and trains nothing"),
+        ("a.sh", "python MaxText/decode.py a.yml\n", "decode.py trains nothing, by its name"),
         ("a.sh", 'M=(\n  --num-layers 32\n)\nA="--tp 2"\n', "starts nothing: give the script that"),
         ("a.sh", 'M=(\n  --num-layers 32\n)\nA="--tp 2"\n', "sources it and calls with M, A"),
         ("a.sh", "python -m venv .env\npip install torch\n", "venv trains nothing, by its name"),
