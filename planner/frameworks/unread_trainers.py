@@ -55,7 +55,8 @@ _SETS_UP = re.compile(
 
 _TRAINS_NOTHING = re.compile(
     r"(^|[/_.])(generat(e|ion)|predict(ion)?|infer(ence)?|serve|server|eval(uate|uation)?|"
-    r"(pre)?process(ing)?|convert|merge|decod(e|ing)|benchmark|pip|venv)([_.]|$)"
+    r"(pre)?process(ing)?|convert|merge|decod(e|ing)|benchmark|pip|venv|"
+    r"(create|download|upload|export|tokenize|prepare)(?!\w*(train|tune)))([_.]|$)"
 )
 # Option of the command that completes a launch -> programs' own names for it.
 _OPTIONS = {
@@ -169,8 +170,10 @@ def _outcomes(files: Mapping[str, str]) -> Iterator[Outcome]:
 
 def idle(files: Mapping[str, str]) -> str:
     """Why there is no training where all programs that the scripts call are others; else ""."""
-    programs = {one.program.text for found in _outcomes(files) for one in found.launches}
-    if not programs or not all(map(_TRAINS_NOTHING.search, programs)):
+    found = list(_outcomes(files))
+    programs = {call.program.text for one in found for call in one.launches}
+    handed = any(_with_options(path for one in found for path in one.missing))
+    if handed or not programs or not all(map(_TRAINS_NOTHING.search, programs)):
         return ""
     names = ", ".join(_last(one)[:80] for one in sorted(programs)[:_MOST_WORDS])
     return f"{names} trains nothing, by its name: give the script of a training"

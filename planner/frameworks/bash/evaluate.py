@@ -278,21 +278,27 @@ class Shell(Calculations):
         self.cut_short(command.body, command.line)
 
     def repeated(self, command: tree.While) -> None:
-        rounds = 1 if self.waits(command.condition) else MAX_ROUNDS
-        for _ in range(rounds):
-            if self.status(command.condition) == command.until and rounds > 1:
+        judge = self.judge(command.condition)
+        # As long as a program, or what is read, says: nobody knows how long.
+        waits = judge is not None and judge not in (*_DECIDED, *self.functions)
+        rounds = 1 if waits else MAX_ROUNDS
+        for done in range(1, rounds + 1):
+            if self.status(command.condition) == command.until and not waits:
                 return
+            started = len(self.outcome.launches)
             if not self.round(command.body):
                 return
+            if judge in ("true", ":") and len(self.outcome.launches) > started:
+                rounds = done  # the next one starts again what has stopped
+                break
         self.cut_short(command.body, command.line, rounds)
 
-    def waits(self, condition: Statements) -> bool:
-        """Whether a loop goes on as long as a program, or what is read, says: nobody knows it."""
+    def judge(self, condition: Statements) -> str | None:
+        """The command by which a loop goes on; None where it is none."""
         last = condition[-1].first.commands[-1] if condition and not condition[-1].rest else None
         if not isinstance(last, tree.Simple) or not last.words:
-            return False
-        name = self.known(plain_text(self.value(last.words[0]))) or ""
-        return name not in (*_DECIDED, *self.functions)
+            return None
+        return self.known(plain_text(self.value(last.words[0]))) or ""
 
     def case(self, command: tree.Case) -> None:
         self.line = command.line

@@ -262,6 +262,12 @@ EXPORT = "model_name_or_path: gpt2\nfinetuning_type: lora\nexport_dir: merged\n"
         ("a.yaml", f"{COMPONENT}optimizer:\n  _component_: x\n", "vocab_size is missing"),
         ("a.yaml", "model_name: llama3-8b\nmax_length: 1024\n", "--seq-length 1024"),
         ("a.yaml", EXPORT, "it exports or runs a model and trains nothing"),
+        ("a.yaml", EXPORT.replace("export_dir", "adapter_name_or_path"), "trains nothing"),
+        (
+            "a.sh",
+            "python tools/create_doc_index.py --num-layers 2\n",
+            "create_doc_index.py trains n",
+        ),
         ("a.sh", "python MaxText/decode.py a.yml\n", "decode.py trains nothing, by its name"),
         ("a.sh", 'M=(\n  --num-layers 32\n)\nA="--tp 2"\n', "starts nothing: give the script that"),
         ("a.sh", 'M=(\n  --num-layers 32\n)\nA="--tp 2"\n', "sources it and calls with M, A"),
