@@ -122,14 +122,16 @@ def _named(name: str) -> ModelSpec:
 def _base(name: str) -> ModelSpec | None:
     """The preset whose whole name, with its size, stands among the words of a longer name."""
     words = _words(name)
-    if any(_RESHAPED.fullmatch(word) for word in words):
-        return None
-    sizes = _sizes(words)
+    reshaped, sizes = {word for word in words if _RESHAPED.fullmatch(word)}, _sizes(words)
     fitting = (
         (len(known), entry.spec)
         for entry in models.models()
         for known in map(_words, (entry.id, *entry.aliases))
-        if len(known) > 1 and sizes and _sizes(known) == sizes and _in_order(known, words)
+        if len(known) > 1
+        and sizes
+        and _sizes(known) == sizes
+        and reshaped <= {*known}
+        and _in_order(known, words)
     )
     return max(fitting, key=lambda one: one[0], default=(0, None))[1]
 

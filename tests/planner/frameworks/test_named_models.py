@@ -38,11 +38,18 @@ def test_models_trained_further_have_the_shape_of_their_base(name: str, preset: 
         "qwen2.5-coder-9b",
         "deepseek-ai/DeepSeek-R1-Distill-Qwen-3B",
         "rinna/japanese-gpt-neox-3.6b",  # no GPT of 3.6 billion
+        "x/llama-3.1-8b-4x8b-moe",  # experts of their own
     ],
 )
 def test_another_base_is_not_taken_for_it(name: str) -> None:
     with pytest.raises(UnknownName):
         find(name, [])
+
+
+def test_a_longer_name_has_the_shape_of_the_model_in_it() -> None:
+    notes = list[str]()
+    assert find("x/Nous-Hermes-2-Mixtral-8x7B-DPO", notes) == find("mixtral-8x7b")
+    assert "taken to have the shape of mixtral-8x7b, which it names" in notes[0]
 
 
 @pytest.mark.parametrize(
