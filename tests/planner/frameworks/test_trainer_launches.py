@@ -401,6 +401,20 @@ def test_a_program_that_shards_by_a_switch_of_its_own() -> None:
     assert reading("deepspeed t.py", *named).request["plan"]["zero_stage"] == 2
 
 
+@pytest.mark.parametrize(
+    ("call", "replicas"),
+    [
+        ("python src/train.py", 1),
+        ("export CUDA_VISIBLE_DEVICES=0,1\npython sft.py --config", 2),
+        ("srun -N 1 --ntasks 4 python sft.py --config", 4),
+    ],
+)
+def test_python_alone_starts_one_process_with_a_trainers_yaml(call: str, replicas: int) -> None:
+    files = {"run.sh": f"{call} sft.yaml\n", "sft.yaml": TRL}
+    plan = read(files, parse_cluster("1x8xh100-sxm")).request["plan"]
+    assert plan.get("dp", 1) == replicas
+
+
 def test_options_of_accelerate_overrule_its_configuration_beside_a_trainers_yaml() -> None:
     script = "accelerate launch --config_file z3.yaml --num_processes 4 sft.py --config sft.yaml\n"
     config = (
