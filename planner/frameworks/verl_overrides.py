@@ -204,6 +204,8 @@ def sizes(
     context: the key of the context-parallel degree; splits: the keys of the other degrees that
     split a replica.
     """
+    if overrides.is_true("trainer.val_only"):
+        raise overrides.words["trainer.val_only"].unreadable("it evaluates, and trains nothing")
     longest = overrides.positive_int("data.max_prompt_length", 512) + overrides.positive_int(
         LENGTH, 512
     )

@@ -345,6 +345,8 @@ def _refuse_tasks(values: Values, trainer: Trainer) -> None:
     tasks = [key for key in trainer.tasks if values.has(key)]
     if tasks and not values.boolean("do_train"):
         raise values.fault(tasks, "without do_train: nothing is trained")
+    if not values.boolean("do_train", default=True):
+        raise values.fault(("do_train",), "is off: nothing is trained")
 
 
 def _offloads(values: Values) -> bool:

@@ -207,6 +207,12 @@ def test_what_stands_in_the_way(launcher: str, options: list[str], text: str) ->
     assert "num-layers" not in found
 
 
+def test_what_only_evaluates_is_refused() -> None:
+    words = (MODEL, BATCH, LENGTH, "--do_eval", "--do_train False")
+    assert "do_train is off: nothing is trained" in why("torchrun t.py", *words)
+    assert reading("torchrun t.py", *words[:-1], "--do_train").request["plan"]
+
+
 def test_the_command_that_was_said_completes_it() -> None:
     given = GivenValues({"model_max_length": "2048"})
     found = reading("torchrun train.py", MODEL, BATCH, given=given)

@@ -234,5 +234,7 @@ def test_a_yaml_is_read_alone_and_under_the_call_that_names_it() -> None:
     call = "python -m verl.trainer.main_ppo --config-name grpo actor_rollout_ref.rollout.n=4\n"
     both = said({"run.sh": call, "grpo.yaml": YAML}, cluster).request
     assert both["training"]["global_batch_size"] == 256
+    with pytest.raises(RequestError, match="it evaluates, and trains nothing"):
+        said({"run.sh": f"{call[:-1]} +trainer.val_only=true\n", "grpo.yaml": YAML}, cluster)
     with pytest.raises(RequestError, match=r"options may be in grpo\.yaml, which is not among the"):
         said({"run.sh": call.partition(" actor")[0]}, cluster)
