@@ -240,11 +240,8 @@ def world(launch: ProgramCall) -> World:
         total, per_node = _count(settings, "--worker_num"), _count(settings, "--local_worker_num")
         nodes = total // per_node if total and per_node and total % per_node == 0 else None
     elif launch.launcher == "deepspeed":
-        each = slurm.get("SLURM_GPUS_PER_NODE")
-        nodes, per_node = _of_deepspeed(settings)
-        each = visible(launch) or each
-        if per_node is None and each and not _names_hosts(settings):
-            nodes, per_node = 1, each  # of the node that Slurm starts it on
+        seen = visible(launch) or slurm.get("SLURM_GPUS_PER_NODE")
+        nodes, per_node = _of_deepspeed(settings, seen)
     elif launch.before and launch.before[-1].text.endswith("llamafactory-cli"):
         nodes, per_node = _of_console(launch, slurm)
     elif (of_mpi := _of_mpi(launch.before)) is not None:
@@ -286,15 +283,19 @@ def _tasks_per_node(slurm: Mapping[str, int], nodes: int | None) -> int | None:
     return each
 
 
-def _of_deepspeed(settings: Sequence[Setting]) -> tuple[int | None, int | None]:
-    """Nodes and accelerators of each by DeepSpeed's counts, or --include host:0,1@host:0,1."""
+def _of_deepspeed(settings: Sequence[Setting], seen: int | None) -> tuple[int | None, int | None]:
+    """Nodes and accelerators of each by DeepSpeed's counts, or --include host:0,1@host:0,1.
+
+    seen: accelerators of the node that it is started on.
+    """
     named = next((one.value for one in settings if one.name in ("--include", "-i")), None)
     hosts = named.split("@") if isinstance(named, str) else []
     counts = {len(host.partition(":")[2].split(",")) for host in hosts if ":" in host}
     nodes, each = (len(hosts), counts.pop()) if len(counts) == 1 else (None, None)
     each = _count(settings, "--num_gpus") or each
-    if each and not _names_hosts(settings):
-        nodes = 1  # without a list of hosts it starts on its own machine
+    if not _names_hosts(settings):  # it starts on its own machine
+        each = each or seen
+        nodes = 1 if each else None
     return _count(settings, "--num_nodes") or nodes, each
 
 

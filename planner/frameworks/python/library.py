@@ -88,10 +88,7 @@ class Library:
         if name in _MACHINE:
             return _MACHINE[name]
         if name in _ENVIRONMENT and isinstance(first, str):
-            usual = call.args[1] if len(call.args) > 1 else call.kwargs.get("default")
-            if first not in self.environment and usual not in (None, ""):
-                self.defaulted[first] = None
-            return self.environment.get(first, usual)
+            return self._variable(first, call)
         if name in _SAME and isinstance(first, str | dict | list) and len(call.args) == 1:
             return first
         if name == "os.path.join" and call.args and all(isinstance(o, str) for o in call.args):
@@ -99,6 +96,13 @@ class Library:
         if name in _FIELDS:
             return _field(call)
         return self._of_document(name, call, first)
+
+    def _variable(self, name: str, call: Call) -> Value:
+        """The value of an environment variable, or the default that a call has for it."""
+        usual = call.args[1] if len(call.args) > 1 else call.kwargs.get("default")
+        if name not in self.environment and usual not in (None, ""):
+            self.defaulted[name] = None
+        return self.environment.get(name, usual)
 
     def _of_document(self, name: str, call: Call, first: Value) -> Value:
         """The document that yaml.safe_load, json.load and their like read."""
