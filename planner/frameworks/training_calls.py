@@ -258,6 +258,12 @@ def visible(launch: ProgramCall) -> int | None:
     return named.count(",") + 1 if _VISIBLE.fullmatch(named) else None
 
 
+def alone(launch: ProgramCall) -> bool:
+    """Whether python itself starts the program, by no launcher, srun or mpirun."""
+    first = launch.before[0].text.rsplit("/", 1)[-1] if launch.before else ""
+    return launch.launcher == "python" and first.startswith("python")
+
+
 def left_by(program: str) -> dict[str, str]:
     """The environment variable by which a Python script leaves itself some accelerators."""
     found = _LEAVES.search(program)

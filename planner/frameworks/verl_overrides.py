@@ -206,8 +206,11 @@ def sizes(
     """
     if overrides.is_true("trainer.val_only"):
         raise overrides.words["trainer.val_only"].unreadable("it evaluates, and trains nothing")
-    longest = overrides.positive_int("data.max_prompt_length", 512) + overrides.positive_int(
-        LENGTH, 512
+    usual = (overrides.positive_int(one, 512) for one in ("data.max_prompt_length", LENGTH))
+    # Those of the engine are the data's, unless they are stated.
+    longest = sum(
+        overrides.positive_int(f"{ROOT}rollout.{one}_length", length)
+        for one, length in zip(("prompt", "response"), usual, strict=True)
     )
     notes.append(f"every sequence is as long as the longest prompt and response, {longest} tokens")
     batch = overrides.positive_int(MINI, 256) * overrides.positive_int(ROOT + "rollout.n", 1)

@@ -112,13 +112,14 @@ def mesh_of(beside: Values) -> dict[str, int]:
 
 def started_with(files: Mapping[str, str], config: str) -> training_calls.World:
     """What a script starts with the configuration, by torchrun, deepspeed or python alone."""
-    for call in _calls_with(files, config):
+    calls = list(_calls_with(files, config))
+    for call in calls:
         console = call.before and call.before[-1].text.endswith("llamafactory-cli")
         if console or call.launcher in ("torchrun", "deepspeed"):
             return training_calls.world(call)
-        if call.launcher == "python":
-            reached, alone = training_calls.world(call), training_calls.visible(call) or 1
-            return reached if reached.accelerators else training_calls.World(1, alone, alone)
+    if len(calls) == 1 and calls[0].launcher == "python":
+        reached, alone = training_calls.world(calls[0]), training_calls.visible(calls[0]) or 1
+        return reached if reached.accelerators else training_calls.World(1, alone, alone)
     return training_calls.World(None, None, None)
 
 

@@ -61,6 +61,8 @@ QUANTIZED = re.compile(r"(use_)?q_?lora|(use_|load_in_)?(4bit|int4)(_quantizatio
 OWN = "--config_name"  # of the script that is written here
 MODES = ("full", "lora", "qlora")  # Firefly's
 STAGES = ("pt", "sft", "rm", "ppo", "dpo", "kto")  # LLaMA-Factory's
+# Options by which a program with LLaMA-Factory's length is its own.
+OF_FACTORY = ("stage", "finetuning_type", "lora_target", "template", "quantization_bit")
 # Lengths of the two parts of a sample.
 PARTS = (("source_max_len", "target_max_len"), ("max_source_length", "max_target_length"))
 
@@ -130,6 +132,8 @@ def _read(
         values.assume(
             f"no launcher among the files: {accelerators} ranks, each with its own process"
         )
+    elif not call.launch.before and not call.launch.launcher and not alone:
+        values.assume(f"{program.text} is a command of a package: one process is assumed")
     size = training_calls.accelerators(call, reached, accelerators, values.assumed)
     if swift.launches(call.launch) and (steps := swift.accumulated(values.settings, size)):
         values.settings[steps.name] = steps
@@ -274,7 +278,8 @@ def _trainer(values: Values) -> Trainer:
     if staged or values.settings.keys() & {"cutoff_len", "lora_target"}:
         targets = ("lora_target", "lora_target_modules")
         length = (*factory.length, *PLAIN.length)  # of a script's own, beside LLaMA-Factory's
-        return replace(factory, length=length, rank="lora_r", targets=targets)
+        tuning = factory.usual_tuning if values.settings.keys() & {*OF_FACTORY} else "full"
+        return replace(factory, length=length, rank="lora_r", targets=targets, usual_tuning=tuning)
     return PLAIN
 
 
@@ -317,7 +322,10 @@ def _world(call: ProgramCall, beside: Values) -> World:
     reached = training_calls.world(call)
     seen = training_calls.visible(call)
     own = not call.before and (seen or training_calls.scripts([call.program.file]))
-    alone = (own or call.launcher == "python") and reached == World(None, None, None)
+    unknown = reached == World(None, None, None)
+    if training_calls.alone(call):  # whatever nodes its job has
+        unknown = reached.accelerators is None
+    alone = (own or call.launcher == "python") and unknown
     return World(1, seen or 1, seen or 1) if alone else reached
 
 

@@ -280,7 +280,8 @@ def _plan(
     paired = values.text("loss._component_") in PAIRED
     micro = values.integer("batch_size") * (2 if paired else 1)
     steps = values.integer("gradient_accumulation_steps", default=1)
-    length = values.integer("tokenizer.max_seq_len", default=0, least=0)
+    lengths = ("tokenizer.max_seq_len", "dataset.max_seq_len")  # the latter of older releases
+    length = values.integer(*lengths, default=0, least=0)
     if not length:
         length = USUAL_LENGTH
         values.assume(f"tokenizer.max_seq_len: not set, samples of {length} tokens taken")

@@ -38,6 +38,7 @@ def why(launcher: str, *options: str) -> str:
         ("deepspeed --include localhost:0,1 llava/train/train_mem.py", 2),
         ("srun --nodes=2 --ntasks=16 --ntasks-per-node=8 python -u finetune.py", 16),
         ("CUDA_VISIBLE_DEVICES=0 python qlora.py", 1),
+        ("#SBATCH --nodes=1 --gres=gpu:1\npython qlora.py", 1),  # no srun: one process
         # Without a count of their own these start one on each accelerator that they see.
         ("CUDA_VISIBLE_DEVICES=0,1 python qlora.py", 2),
         ("export CUDA_VISIBLE_DEVICES=2,3\ndeepspeed train.py", 2),
@@ -329,6 +330,20 @@ def test_a_loop_of_its_own_is_said(program: str, own: bool) -> None:
     assert ("a/train.py trains in a loop of its own" in str(found["guessed"])) is own
 
 
+def test_a_length_of_llama_factorys_name_alone_trains_no_adapters() -> None:
+    found = reading("torchrun cli.py", MODEL, BATCH, "--bf16 True --cutoff_len 4096").request
+    assert found["training"]["seq_length"] == 4096
+    assert "lora_rank" not in found["training"]
+
+
+def test_a_command_of_a_package_is_said_to_start_one_process() -> None:
+    found = reading("own-train", MODEL, BATCH, LENGTH).request
+    assert "own-train is a command of a package: one process" in str(found["guessed"])
+    for launcher in ("torchrun a.py", "python a.py"):
+        found = reading(launcher, MODEL, BATCH, LENGTH).request
+        assert "of a package" not in str(found["guessed"])
+
+
 def test_sizes_beside_a_models_name_are_said() -> None:
     sizes = "--encoder_layer_num 8 --num_vision_layers 2 --hidden_size 0"
     found = reading("torchrun a.py", MODEL, BATCH, LENGTH, sizes).request
@@ -413,6 +428,9 @@ def test_a_program_that_shards_by_a_switch_of_its_own() -> None:
         ("python src/train.py", 1),
         ("export CUDA_VISIBLE_DEVICES=0,1\npython sft.py --config", 2),
         ("srun -N 1 --ntasks 4 python sft.py --config", 4),
+        # Another program with the same YAML is no training.
+        ("python sample.py sft.yaml\ntorchrun --nproc_per_node 4 sft.py", 4),
+        ("python sample.py sft.yaml\naccelerate launch --num_processes 4 sft.py", 4),
     ],
 )
 def test_python_alone_starts_one_process_with_a_trainers_yaml(call: str, replicas: int) -> None:

@@ -232,6 +232,11 @@ def test_a_yaml_is_read_alone_and_under_the_call_that_names_it() -> None:
     assert (alone["training"]["global_batch_size"], alone["training"]["seq_length"]) == (512, 4096)
     assert (alone["plan"]["dp"], alone["plan"]["zero_stage"]) == (8, 3)
     call = "python -m verl.trainer.main_ppo --config-name grpo actor_rollout_ref.rollout.n=4\n"
+    longer = call.replace(
+        "rollout.n=4", "rollout.n=4 actor_rollout_ref.rollout.response_length=9000"
+    )
+    engine = said({"run.sh": longer, "grpo.yaml": YAML}, cluster).request["training"]
+    assert engine["seq_length"] > 9000
     both = said({"run.sh": call, "grpo.yaml": YAML}, cluster).request
     assert both["training"]["global_batch_size"] == 256
     with pytest.raises(RequestError, match="it evaluates, and trains nothing"):
