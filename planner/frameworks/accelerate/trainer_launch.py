@@ -309,24 +309,27 @@ def _beside(call: TrainingCall, notes: list[str]) -> Values:
 def _world(call: ProgramCall, beside: Values) -> World:
     """The processes, by accelerate's configuration if it launches; python alone starts one."""
     if _by_accelerate(call):
-        total = beside.integer("num_processes", default=0, least=0)
-        nodes = beside.integer("num_machines", default=1)
-        slurm = slurm_variables((*call.slurm, *call.before))
-        seen = training_calls.visible(call)
-        if not seen and nodes == slurm.get("SLURM_NNODES", 1):
-            seen = slurm.get("SLURM_GPUS_PER_NODE")
-        total = total or (seen or 0) * nodes
-        return World(nodes, total // nodes, total) if total else World(None, None, None)
+        return _of_accelerate(call, beside)
     if swift.launches(call):
         return swift.world(call)
-    reached = training_calls.world(call)
-    seen = training_calls.visible(call)
+    reached, seen = training_calls.world(call), training_calls.visible(call)
     own = not call.before and (seen or training_calls.scripts([call.program.file]))
-    unknown = reached == World(None, None, None)
-    if training_calls.alone(call):  # whatever nodes its job has
-        unknown = reached.accelerators is None
-    alone = (own or call.launcher == "python") and unknown
-    return World(1, seen or 1, seen or 1) if alone else reached
+    # Without a launcher or srun, whatever nodes the job has.
+    started = training_calls.alone(call) and not reached.accelerators
+    started |= bool(own or call.launcher == "python") and reached == World(None, None, None)
+    return World(1, seen or 1, seen or 1) if started else reached
+
+
+def _of_accelerate(call: ProgramCall, beside: Values) -> World:
+    """The processes of `accelerate launch`: stated, or one on each accelerator that it sees."""
+    total = beside.integer("num_processes", default=0, least=0)
+    nodes = beside.integer("num_machines", default=1)
+    slurm = slurm_variables((*call.slurm, *call.before))
+    seen = training_calls.visible(call)
+    if not seen and nodes == slurm.get("SLURM_NNODES", 1):
+        seen = slurm.get("SLURM_GPUS_PER_NODE")
+    total = total or (seen or 0) * nodes
+    return World(nodes, total // nodes, total) if total else World(None, None, None)
 
 
 def _refuse_encoder(values: Values, given: GivenValues) -> None:
