@@ -206,12 +206,7 @@ def sizes(
     """
     if overrides.is_true("trainer.val_only"):
         raise overrides.words["trainer.val_only"].unreadable("it evaluates, and trains nothing")
-    usual = (overrides.positive_int(one, 512) for one in ("data.max_prompt_length", LENGTH))
-    # Those of the engine are the data's, unless they are stated.
-    longest = sum(
-        overrides.positive_int(f"{ROOT}rollout.{one}_length", length)
-        for one, length in zip(("prompt", "response"), usual, strict=True)
-    )
+    longest = sum(_longest(overrides, one) for one in ("prompt", "response"))
     notes.append(f"every sequence is as long as the longest prompt and response, {longest} tokens")
     batch = overrides.positive_int(MINI, 256) * overrides.positive_int(ROOT + "rollout.n", 1)
     replica = prod(
@@ -235,6 +230,14 @@ def sizes(
         f"micro-batches of up to {tokens} tokens are costed as {micro} of the longest sequences"
     )
     return post_training.Sizes(longest, batch, micro)
+
+
+def _longest(overrides: Overrides, part: str) -> int:
+    """The longest prompt or response: that of the engine where it is not the data's."""
+    usual = overrides.positive_int(f"data.max_{part}_length", 512)
+    key = f"{ROOT}rollout.{part}_length"
+    stated = key in overrides.words and "${" not in overrides.words[key].text
+    return overrides.positive_int(key, usual) if stated else usual
 
 
 def world(overrides: Overrides) -> training_calls.World:

@@ -235,6 +235,9 @@ def test_a_yaml_is_read_alone_and_under_the_call_that_names_it() -> None:
     longer = call.replace(
         "rollout.n=4", "rollout.n=4 actor_rollout_ref.rollout.response_length=9000"
     )
+    of_data = longer.replace("=9000", "='${data.max_response_length}'")
+    plain = said({"run.sh": of_data, "grpo.yaml": YAML}, cluster).request["training"]
+    assert plain["seq_length"] == 4096
     engine = said({"run.sh": longer, "grpo.yaml": YAML}, cluster).request["training"]
     assert engine["seq_length"] > 9000
     both = said({"run.sh": call, "grpo.yaml": YAML}, cluster).request
