@@ -69,6 +69,10 @@ _HARMLESS = re.compile(
 )
 
 
+# Sizes of a model, in options of a program that names its model.
+_SIZES = re.compile(r"(.*_)?(layers?_num|num_(\w+_)?(layers|heads)|(hidden|intermediate)_size)")
+
+
 def _is_on(name: str, value: object) -> bool:
     """Whether a setting is a switch of a program's own that is on, and may be of the step."""
     on = value is None or str(value).lower() == "true"
@@ -82,6 +86,7 @@ def unplanned(unread: Iterable[Setting]) -> list[str]:
         one
         for name, one in named
         if _is_on(name, one.value)
+        or (_SIZES.fullmatch(name) and not _HARMLESS.search(name) and not _is_off(one))
         or (
             _PLANS.search(name)
             and not _UNPLANNED.search(name)

@@ -83,7 +83,9 @@ class Values:
 
     def number(self, *names: str) -> float:
         """A positive number; required."""
-        text = self.text(*names) or ""
+        text = self.text(*names)
+        if text is None:
+            raise Unreadable(f"{names[0]} is missing", self.file)
         try:
             number = float(text)
         except ValueError:
@@ -169,7 +171,8 @@ def launch_by(
     scripts = [name for name in files if name.endswith(SCRIPTS)]
     if not scripts:
         return None
-    main = "launch.sh" if "launch.sh" in scripts else scripts[0]
+    first = next(iter(files))
+    main = "launch.sh" if "launch.sh" in scripts and first not in scripts else scripts[0]
     launches = [
         one
         for one in evaluate(files, main).launches

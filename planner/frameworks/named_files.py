@@ -35,7 +35,7 @@ _DATA = (".yaml", ".yml", ".toml")
 _ENTERED = re.compile(r"(?:^|[;&]\s*)cd\s+([\w./-]+)", re.MULTILINE)
 PYTHON = (".py", ".ipynb")
 # What scripts of transformers' Trainer are known by, whose modules and configurations are read too.
-_TRAINS = re.compile(r"\b(?:transformers|trl|peft|unsloth)\b")
+_TRAINS = re.compile(r"\b(?:transformers|trl|peft|unsloth|(?:pytorch_)?lightning)\b")
 # And modules with their options.
 _CONFIGURES = re.compile(r"\b(?:yaml\.\w*load|json\.load|ArgumentParser|dataclass)\b")
 _IMPORTED = re.compile(
@@ -123,16 +123,18 @@ def _called(files: Mapping[str, str]) -> Iterator[str]:
             continue
         yield from outcome.missing
         for call in outcome.launches:
-            yield from _of_program(call.program.text, text)
+            as_module = call.before and call.before[-1].text in ("-m", "--module")
+            yield from _of_program(call.program.text, bool(as_module), text)
             yield from _of_words([word.text for word in (*call.before, *call.arguments)])
             variables = call.environment.items()
             folders = (value for name, value in variables if "MODEL" in name)
             yield from _models(" ".join(f"model {folder}" for folder in folders))
 
 
-def _of_program(program: str, text: str) -> Iterator[str]:
+def _of_program(program: str, as_module: bool, text: str) -> Iterator[str]:
     """The file of a program, also in folders that the script enters and in src."""
-    module = re.fullmatch(r"\w+(\.\w+)+", program) and not program.endswith(PYTHON)
+    module = re.fullmatch(r"\w+(\.\w+)*" if as_module else r"\w+(\.\w+)+", program)
+    module = module if not program.endswith(PYTHON) else None
     path = f"{program.replace('.', '/')}.py" if module else program
     if path.endswith(PYTHON):
         inside = (one.rstrip("/") for one in _ENTERED.findall(text))

@@ -28,6 +28,8 @@ _MULTIMODAL = re.compile(
     r"paligemma\d?|videollama\d|minicpm-(llama3-)?[vo]|ovis[\d.]*|glm-4\.\dv)([-_/]|$)",
     re.IGNORECASE,
 )
+# Where the hub's cache keeps a release of a model.
+_CACHED = re.compile(r"models--([\w.-]+?)--([\w.-]+)/snapshots/[^/]+$")
 # Weights that are stored in integers: no plan has them frozen so.
 _QUANTISED = re.compile(r"[-_](awq|gptq|int[48]|w[48]a(8|16))([-_]|$)", re.IGNORECASE)
 # A number of parameters as a word of a name, such as 7b, 8x7b or 350m.
@@ -58,7 +60,7 @@ def is_encoder(name: str) -> bool:
 _NO_NAME = re.compile(
     r"((your|my|the|path|to|base|pretrained|trained|hf|model|llm|name|or|id|dir|directory|folder|"
     r"here|local|todo|fixme|be|filled|placeholder|change|me|null|none|true|false|x{2,}|\.{3})"
-    r"([-_ ]|$))*|[<\[{].*[>\]}]",
+    r"([-_ ]|$))*|[<\[{].*[>\]}]|path[-_ ]to[-_ ].*",
     re.IGNORECASE,
 )
 
@@ -68,12 +70,20 @@ def names_none(name: str) -> bool:
     return bool(_NO_NAME.fullmatch(name.rstrip("/").rsplit("/", 1)[-1]))
 
 
+def is_open(path: str) -> bool:
+    """Whether the last part of a path, by which a model is known, is a variable or a command's."""
+    last = path.rstrip("/").rsplit("/", 1)[-1]
+    return "$" in last or ("$(" in path and ")" in last)
+
+
 def find(name: str, notes: list[str] | None = None) -> ModelSpec:
     """The preset of a name or a folder, whatever separates its words.  Raises UnknownName.
 
     notes: what is assumed of the model is added there; without it only full names count.
     """
     name = name.rstrip("/").replace("___", ".")  # ModelScope's folders have no dot
+    if (cached := _CACHED.search(name)) is not None:
+        name = f"{cached[1]}/{cached[2]}"
     try:
         found = _named(name)
     except UnknownName:
@@ -112,14 +122,16 @@ def _named(name: str) -> ModelSpec:
 def _base(name: str) -> ModelSpec | None:
     """The preset whose whole name, with its size, stands among the words of a longer name."""
     words = _words(name)
-    if any(_RESHAPED.fullmatch(word) for word in words):
-        return None
-    sizes = _sizes(words)
+    reshaped, sizes = {word for word in words if _RESHAPED.fullmatch(word)}, _sizes(words)
     fitting = (
         (len(known), entry.spec)
         for entry in models.models()
         for known in map(_words, (entry.id, *entry.aliases))
-        if len(known) > 1 and sizes and _sizes(known) == sizes and _in_order(known, words)
+        if len(known) > 1
+        and sizes
+        and _sizes(known) == sizes
+        and reshaped <= {*known}
+        and _in_order(known, words)
     )
     return max(fitting, key=lambda one: one[0], default=(0, None))[1]
 

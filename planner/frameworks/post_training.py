@@ -8,7 +8,7 @@ from typing import NamedTuple
 from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
 from planner.frameworks import architecture
-from planner.frameworks.named_models import find, names_none
+from planner.frameworks.named_models import find, is_open, names_none
 from planner.frameworks.read_results import Setting, Unreadable
 
 
@@ -32,7 +32,7 @@ def preset(name: str, unnamed: str, place: tuple[str, int], notes: list[str]) ->
     Raises Unreadable.
     """
     name = name.rstrip("/")
-    if "$(" in name or "$" in name.rsplit("/", 1)[-1]:
+    if is_open(name):
         text = f"the model is {name[:100]}, which the files do not say: give it (--model)"
         raise Unreadable(text, *place)
     try:

@@ -129,8 +129,8 @@ def framework_of(files: Mapping[str, str], named: str | None) -> Framework:
             detail = f"{framework.title} cannot be read: {framework.no_reader}"
             raise refuse("/framework", "no_reader", detail)
         return framework
-    if trainer := unread_trainers.known_trainer(files, first=True):
-        raise refuse("/files", "no_framework", trainer)
+    if why := unread_trainers.known_trainer(files, first=True) or unread_trainers.idle(files):
+        raise refuse("/files", "no_framework", why)
     readable, found = _readable(), _known_by(files)
     if len(found) == 1:
         return found[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from planner.frameworks.bash import Argument, ProgramCall, evaluate, slurm_variables
@@ -30,6 +31,12 @@ SHARED_OPTIONS = {"--train-iters", "--seq-length", "--tokenizer-type"}
 # The option by which a call of transformers' Trainer is known.
 TRAINER_MARK = "--per_device_train_batch_size"
 _TAKES_ARGUMENTS = re.compile(r"^\s*(?:export\s+)?\w+=[\"']?\$\{?[1-9]|\bgetopts\b", re.MULTILINE)
+# Scripts of a job, by their names.
+_VISIBLE = re.compile(r"(\d+|GPU-[\w-]+)(,(\d+|GPU-[\w-]+))*")
+_LEAVES = re.compile(
+    r"^os\.environ\[[\"']CUDA_VISIBLE_DEVICES[\"']\] *= *[\"']([^\"']*)", re.MULTILINE
+)
+_JOBS = (".slurm", ".sbatch", ".job", ".bash", ".sub", ".pbs")
 # Files that hold no commands.
 _DATA = (".json", ".yaml", ".yml", ".toml", ".py", ".ipynb", ".txt", ".md", "hostfile", "_env")
 
@@ -48,10 +55,14 @@ class TrainingCall:
     notes: tuple[str, ...] = ()
 
 
-def scripts(files: Mapping[str, str]) -> list[str]:
+def scripts(files: Iterable[str]) -> list[str]:
     """The files that may be bash, the likely ones first."""
     names = [name for name in files if not name.endswith(_DATA)]
-    return sorted(names, key=lambda name: (name != "launch.sh", not name.endswith(".sh")))
+    first = next(iter(files), "")  # may be a job's script, which calls the others
+    first = first if first.endswith(_JOBS) else "launch.sh"
+    return sorted(
+        names, key=lambda name: (name not in ("launch.sh", first), not name.endswith(".sh"))
+    )
 
 
 def training_call(
@@ -93,6 +104,18 @@ def training_call_if_any(
         return training_call(files, trains, title)
     except Unreadable:
         return None
+
+
+def start_of(files: Mapping[str, str], program: str) -> ProgramCall | None:
+    """The last call of a Python file, by its path or as a module; None without one."""
+    names = {program.rsplit("/", 1)[-1], program.rsplit("/", 1)[-1].removesuffix(".py")}
+    for name in scripts(files):
+        with suppress(Unreadable):
+            for one in reversed(evaluate(files, name).launches):
+                path = one.program.text.rsplit("/", 1)[-1]
+                if path in names or path.rpartition(".")[2] in names:
+                    return one
+    return None
 
 
 def is_called(files: Mapping[str, str], trains: Callable[[ProgramCall], bool]) -> bool:
@@ -211,21 +234,51 @@ def world(launch: ProgramCall) -> World:
     nodes, per_node = slurm.get("SLURM_NNODES"), None
     if launch.launcher == "torchrun":
         nodes = _of_torchrun(settings, "--nnodes", nodes)
-        per_node = _of_torchrun(settings, "--nproc_per_node", slurm.get("SLURM_GPUS_PER_NODE"))
+        each = visible(launch) or slurm.get("SLURM_GPUS_PER_NODE")
+        per_node = _of_torchrun(settings, "--nproc_per_node", each)
     elif launch.launcher == "msrun":  # MindSpore's: all processes, and those of a node
         total, per_node = _count(settings, "--worker_num"), _count(settings, "--local_worker_num")
         nodes = total // per_node if total and per_node and total % per_node == 0 else None
     elif launch.launcher == "deepspeed":
-        each = slurm.get("SLURM_GPUS_PER_NODE")
-        nodes, per_node = _of_deepspeed(settings)
-        if per_node is None and each and not _names_hosts(settings):
-            nodes, per_node = 1, each  # of the node that Slurm starts it on
+        seen = visible(launch) or slurm.get("SLURM_GPUS_PER_NODE")
+        nodes, per_node = _of_deepspeed(settings, seen)
+    elif launch.before and launch.before[-1].text.endswith("llamafactory-cli"):
+        nodes, per_node = _of_console(launch, slurm)
     elif (of_mpi := _of_mpi(launch.before)) is not None:
         return of_mpi
     else:
         per_node = _tasks_per_node(slurm, nodes)
     total = nodes * per_node if nodes and per_node else None
     return World(nodes, per_node, total)
+
+
+def visible(launch: ProgramCall) -> int | None:
+    """How many accelerators CUDA_VISIBLE_DEVICES leaves a call; None if it names none."""
+    named = launch.environment.get("CUDA_VISIBLE_DEVICES", "").replace(" ", "").strip(",")
+    return named.count(",") + 1 if _VISIBLE.fullmatch(named) else None
+
+
+def alone(launch: ProgramCall) -> bool:
+    """Whether python itself starts the program, by no launcher, srun or mpirun."""
+    first = launch.before[0].text.rsplit("/", 1)[-1] if launch.before else ""
+    return launch.launcher == "python" and first.startswith("python")
+
+
+def left_by(program: str) -> dict[str, str]:
+    """The environment variable by which a Python script leaves itself some accelerators."""
+    found = _LEAVES.search(program)
+    return {"CUDA_VISIBLE_DEVICES": found[1]} if found else {}
+
+
+def _of_console(launch: ProgramCall, slurm: Mapping[str, int]) -> tuple[int | None, int | None]:
+    """LLaMA-Factory's command starts a process for each accelerator of the node that it is on."""
+    alone = "1" if slurm.get("SLURM_NNODES", 1) == 1 else ""
+    seen = visible(launch) or slurm.get("SLURM_GPUS_PER_NODE") or ""
+    counts = [
+        launch.environment.get("NNODES", alone), launch.environment.get("NPROC_PER_NODE", str(seen))
+    ]  # fmt: skip
+    known = all(one.isdigit() and 0 < int(one) < 1_000_000 for one in counts)
+    return (int(counts[0]), int(counts[1])) if known else (None, None)
 
 
 def _tasks_per_node(slurm: Mapping[str, int], nodes: int | None) -> int | None:
@@ -236,15 +289,19 @@ def _tasks_per_node(slurm: Mapping[str, int], nodes: int | None) -> int | None:
     return each
 
 
-def _of_deepspeed(settings: Sequence[Setting]) -> tuple[int | None, int | None]:
-    """Nodes and accelerators of each by DeepSpeed's counts, or --include host:0,1@host:0,1."""
+def _of_deepspeed(settings: Sequence[Setting], seen: int | None) -> tuple[int | None, int | None]:
+    """Nodes and accelerators of each by DeepSpeed's counts, or --include host:0,1@host:0,1.
+
+    seen: accelerators of the node that it is started on.
+    """
     named = next((one.value for one in settings if one.name in ("--include", "-i")), None)
     hosts = named.split("@") if isinstance(named, str) else []
     counts = {len(host.partition(":")[2].split(",")) for host in hosts if ":" in host}
     nodes, each = (len(hosts), counts.pop()) if len(counts) == 1 else (None, None)
     each = _count(settings, "--num_gpus") or each
-    if each and not _names_hosts(settings):
-        nodes = 1  # without a list of hosts it starts on its own machine
+    if not _names_hosts(settings):  # it starts on its own machine
+        each = each or seen
+        nodes = 1 if each else None
     return _count(settings, "--num_nodes") or nodes, each
 
 

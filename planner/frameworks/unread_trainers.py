@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
 from cost_models.catalog.names import UnknownName
 from cost_models.package_files import table
-from planner.frameworks.bash import ProgramCall, evaluate
+from planner.frameworks.bash import Outcome, ProgramCall, evaluate
 from planner.frameworks.named_models import find
 from planner.frameworks.read_results import Unreadable
 from planner.frameworks.training_calls import scripts
@@ -48,13 +49,14 @@ _OF_DATA = re.compile(r"data|file|summary|manifest|output|result|report|gate|sch
 # Scripts that set up a machine or a shell, and hold no options.
 _SETS_UP = re.compile(
     r"(^|/)(conda|modules?|nvm|cuda|bashrc|profile|activate|\.\w+)(\.\w+)?$|(^|/)(set(up)?_?)?env"
-    r"(ironment)?(_?vars?)?(\.sh)?$|/(bin/activate|etc/profile)"
+    r"(ironment)?(_?vars?)?(\.sh)?$|/(bin/activate|etc/profile)|^/(usr|etc)/"
 )
 
 
 _TRAINS_NOTHING = re.compile(
     r"(^|[/_.])(generat(e|ion)|predict(ion)?|infer(ence)?|serve|server|eval(uate|uation)?|"
-    r"(pre)?process(ing)?|convert|merge|benchmark)([_.]|$)"
+    r"(pre)?process(ing)?|convert|merge|decod(e|ing)|benchmark|pip|venv|"
+    r"(create|download|upload|export|tokenize|prepare)(?!\w*(train|tune)))([_.]|$)"
 )
 # Option of the command that completes a launch -> programs' own names for it.
 _OPTIONS = {
@@ -82,8 +84,13 @@ def _configs(call: ProgramCall) -> Iterator[str]:
     option = ""
     for word in call.arguments:
         before, equals, value = word.text.rpartition("=")
-        name = (value if equals else word.text).rsplit("/", 1)[-1]
-        if name.endswith(CONFIGS) and not _OF_DATA.search(before if equals else option):
+        name, key = (
+            (value if equals else word.text).rsplit("/", 1)[-1],
+            before if equals else option,
+        )
+        if key == "--config-name" and not name.endswith(CONFIGS):  # Hydra's
+            name += ".yaml"
+        if name.endswith(CONFIGS) and not _OF_DATA.search(key):
             yield name
         option = word.text if word.text.startswith("-") and not equals else ""
 
@@ -131,14 +138,45 @@ def _is_value(asked: str, value: str) -> bool:
     return True
 
 
+# Options that a script keeps in variables, for another that sources it.
+_KEPT = re.compile(r"^[ \t]*(\w+)\+?=[(\"'][^\n\"')]*\n?\s*--\w", re.MULTILINE)
+# A step of training that a script takes itself.
+OWN_LOOP = re.compile(r"\.backward\(")
+
+
 def stated(files: Mapping[str, str]) -> str:
     """What a configuration or a program of no known trainer says; "" if it says nothing."""
     for name, text in files.items():
+        if name in scripts([name]) and (kept := dict.fromkeys(_KEPT.findall(text))):
+            names = ", ".join(list(kept)[:_MOST_WORDS])
+            return f"{name} starts nothing: give the script that sources it and calls with {names}"
+        if name.endswith(".py") and OWN_LOOP.search(text):
+            command = _command((key.lower(), value) for key, value in _SAYS.findall(text))
+            own = "trains in a loop of its own, which is not followed"
+            return f"{name} {own}; complete what it says: {command}"
         if name.endswith((*CONFIGS, ".py")):
             command = _command((key.lower(), value) for key, value in _SAYS.findall(text))
             if command != _command(()):
                 return f"{name} is of no known trainer; complete what it says: {command}"
     return ""
+
+
+def _outcomes(files: Mapping[str, str]) -> Iterator[Outcome]:
+    """What comes of each script that can be followed."""
+    for name in scripts(files):
+        with suppress(Unreadable):
+            yield evaluate(files, name)
+
+
+def idle(files: Mapping[str, str]) -> str:
+    """Why there is no training where all programs that the scripts call are others; else ""."""
+    found = list(_outcomes(files))
+    programs = {call.program.text for one in found for call in one.launches}
+    handed = any(_with_options(path for one in found for path in one.missing))
+    if handed or not programs or not all(map(_TRAINS_NOTHING.search, programs)):
+        return ""
+    names = ", ".join(_last(one)[:80] for one in sorted(programs)[:_MOST_WORDS])
+    return f"{names} trains nothing, by its name: give the script of a training"
 
 
 def called(files: Mapping[str, str]) -> str:
@@ -147,11 +185,7 @@ def called(files: Mapping[str, str]) -> str:
     missing: dict[str, None] = {}
     handed: dict[str, None] = {}
     calls: list[ProgramCall] = []
-    for name in scripts(files):
-        try:
-            outcome = evaluate(files, name)
-        except Unreadable:
-            continue
+    for outcome in _outcomes(files):
         calls += outcome.launches
         programs.update(dict.fromkeys(call.program.text for call in outcome.launches))
         handed.update(dict.fromkeys(map(_last, _with_options(outcome.missing))))
@@ -169,8 +203,6 @@ def called(files: Mapping[str, str]) -> str:
             f"the script calls {names}, whose options may be in {asked}, which is not among the "
             "files: give it"
         )
-    if all(map(_TRAINS_NOTHING.search, programs)):
-        return f"{names} trains nothing, by its name: give the script of a training"
     return (
         f"the script calls {names}, whose options are those of no known trainer; complete what "
         f"was read: {_command(chain.from_iterable(map(_pairs, calls)))}"

@@ -57,18 +57,14 @@ def call(
 
     A YAML that says the model and the micro-batches is a training without its call.
     """
-    configs = {name: words for name in files if (words := _words(files, name))}
-
-    def with_config(launch: ProgramCall) -> ProgramCall:
-        name = _config_name(launch)
-        return replace(launch, arguments=(*configs.get(name, ()), *launch.arguments))
-
+    own = (one for one in files if _SECTION.search(files[one]) and _DEFAULT_MODEL not in files[one])
+    configs = {name: words for name in own if (words := _words(files, name))}
     hints = [ROOT] if not configs else [ROOT, "--config-name"]
     found = training_calls.training_call_if_any(
-        files, hints, lambda one: trains(with_config(one)), TITLE
+        files, hints, lambda one: trains(configured(one, files)), TITLE
     )
     if found is not None:
-        return replace(found, launch=with_config(found.launch))
+        return replace(found, launch=configured(found.launch, files))
     for name, words in configs.items():
         alone = ProgramCall(Argument("verl.trainer.main_ppo", name, 1), arguments=words)
         if _is_set_up(words) and trains(alone):
@@ -76,7 +72,7 @@ def call(
     return None
 
 
-def _config_name(launch: ProgramCall) -> str:
+def config_name(launch: ProgramCall) -> str:
     """The last part of the YAML that a call names, "" without one."""
     words = [word.text for word in launch.arguments]
     for word, after in pairwise([*words, ""]):
@@ -86,13 +82,21 @@ def _config_name(launch: ProgramCall) -> str:
     return ""
 
 
+def configured(launch: ProgramCall, files: Mapping[str, str]) -> ProgramCall:
+    """A call with the overrides that the YAML of its --config-name amounts to, before its own."""
+    named = config_name(launch)
+    at = next((one for one in files if one.rsplit("/", 1)[-1] == named), "")
+    if not at or _DEFAULT_MODEL in files[at]:
+        return launch
+    return replace(launch, arguments=(*_words(files, at), *launch.arguments))
+
+
 def _words(files: Mapping[str, str], name: str) -> tuple[Argument, ...]:
-    """The keys of a YAML for verl as overrides; empty for verl's own and for any other file."""
-    text = files[name]
-    if not name.endswith((".yaml", ".yml")) or not _SECTION.search(text) or _DEFAULT_MODEL in text:
+    """The keys of a YAML as overrides; empty for any other file."""
+    if not name.endswith((".yaml", ".yml")):
         return ()
     try:
-        settings = yaml_files.read(text, name).settings()
+        settings = yaml_files.read(files[name], name).settings()
     except Unreadable:
         return ()
     return tuple(Argument(f"{one.name}={one.value}", name, one.line) for one in settings)
@@ -200,9 +204,9 @@ def sizes(
     context: the key of the context-parallel degree; splits: the keys of the other degrees that
     split a replica.
     """
-    longest = overrides.positive_int("data.max_prompt_length", 512) + overrides.positive_int(
-        LENGTH, 512
-    )
+    if overrides.is_true("trainer.val_only"):
+        raise overrides.words["trainer.val_only"].unreadable("it evaluates, and trains nothing")
+    longest = sum(_longest(overrides, one) for one in ("prompt", "response"))
     notes.append(f"every sequence is as long as the longest prompt and response, {longest} tokens")
     batch = overrides.positive_int(MINI, 256) * overrides.positive_int(ROOT + "rollout.n", 1)
     replica = prod(
@@ -226,6 +230,14 @@ def sizes(
         f"micro-batches of up to {tokens} tokens are costed as {micro} of the longest sequences"
     )
     return post_training.Sizes(longest, batch, micro)
+
+
+def _longest(overrides: Overrides, part: str) -> int:
+    """The longest prompt or response: that of the engine where it is not the data's."""
+    usual = overrides.positive_int(f"data.max_{part}_length", 512)
+    key = f"{ROOT}rollout.{part}_length"
+    stated = key in overrides.words and "${" not in overrides.words[key].text
+    return overrides.positive_int(key, usual) if stated else usual
 
 
 def world(overrides: Overrides) -> training_calls.World:

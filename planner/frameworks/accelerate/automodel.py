@@ -48,7 +48,9 @@ def read(name: str, files: Mapping[str, str], accelerators: int | None) -> Readi
     config, given = yaml_files.read(files[name], name), given_with(files)
     assumed = config.notes()
     settings = (*config.settings(), *given.settings())
-    values = LaunchValues({one.name: one for one in settings}, name, assumed)
+    # Its loader takes none, which is text in YAML, for no value.
+    said = {one.name: one for one in settings if one.value != "none"}
+    values = LaunchValues(said, name, assumed)
     recipe = values.text("recipe") or ""
     targets = " ".join(str(one.value) for one in settings if one.name.endswith("_target_"))
     if OTHERS.search(f"{recipe} {targets} {name}") or "vlm_finetune" in targets:
@@ -88,7 +90,7 @@ def _plan(values: Values, model: ModelSpec, world: int) -> tuple[TrainingSpec, P
     sharded = strategy != "ddp"
     full = values.boolean("distributed.activation_checkpointing")
     # One that is 0 stands for samples of their own lengths.
-    lengths = [one for one in LENGTH if (values.text(one) or "0") not in ("0", "none")]
+    lengths = [one for one in LENGTH if (values.text(one) or "0") != "0"]
     if not lengths:
         raise Unreadable("the recipe has no sequence length: --set seq_length=...", values.file)
     micro = values.integer("step_scheduler.local_batch_size", default=1)

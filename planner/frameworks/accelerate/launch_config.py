@@ -9,7 +9,7 @@ from cost_models.package_files import table
 from planner.frameworks import training_calls, yaml_files
 from planner.frameworks.accelerate.engines import ENGINES, TYPES
 from planner.frameworks.arguments import to_set
-from planner.frameworks.bash import ProgramCall, evaluate, slurm_variables
+from planner.frameworks.bash import ProgramCall, evaluate
 from planner.frameworks.given_values import DEGREE, Values, launch_by, launcher_options, options
 from planner.frameworks.read_results import Setting, Unreadable
 
@@ -111,25 +111,16 @@ def mesh_of(beside: Values) -> dict[str, int]:
 
 
 def started_with(files: Mapping[str, str], config: str) -> training_calls.World:
-    """What a script starts with the configuration, by torchrun or deepspeed."""
-    for call in _calls_with(files, config):
-        if call.launcher in ("torchrun", "deepspeed"):
+    """What a script starts with the configuration, by torchrun, deepspeed or python alone."""
+    calls = list(_calls_with(files, config))
+    for call in calls:
+        console = call.before and call.before[-1].text.endswith("llamafactory-cli")
+        if console or call.launcher in ("torchrun", "deepspeed"):
             return training_calls.world(call)
-        if call.before and call.before[-1].text.endswith("llamafactory-cli"):
-            return _of_console(call)
+    if len(calls) == 1 and calls[0].launcher == "python":
+        reached, alone = training_calls.world(calls[0]), training_calls.visible(calls[0]) or 1
+        return reached if reached.accelerators else training_calls.World(1, alone, alone)
     return training_calls.World(None, None, None)
-
-
-def _of_console(call: ProgramCall) -> training_calls.World:
-    """LLaMA-Factory's command starts a process for each accelerator of the node that it is on."""
-    slurm = slurm_variables((*call.slurm, *call.before))
-    each = call.environment.get("NPROC_PER_NODE", str(slurm.get("SLURM_GPUS_PER_NODE", "")))
-    alone = "1" if slurm.get("SLURM_NNODES", 1) == 1 else ""
-    counts = [call.environment.get("NNODES", alone), each]
-    if not all(one.isdigit() and 0 < int(one) < 1_000_000 for one in counts):
-        return training_calls.World(None, None, None)
-    nodes, each_node = map(int, counts)
-    return training_calls.World(nodes, each_node, nodes * each_node)
 
 
 def overrides(files: Mapping[str, str], config: str) -> list[Setting]:

@@ -71,16 +71,29 @@ def _strategy(value: Value, line: int) -> dict[str, Any]:
     options = value.kwargs if isinstance(value, Call) else {}
     if name in ("FSDPStrategy", "fsdp") or name.startswith("fsdp_"):
         return _fsdp(options)
-    by_name = _DEEPSPEED.fullmatch(name)
-    if name == "DeepSpeedStrategy" or by_name:
-        stage = by_name[1] or 2 if by_name else options.get("stage", 2)
-        offloads = options.get("offload_optimizer") is True or bool(by_name and by_name[2])
-        to_cpu = {"offload_optimizer": {"device": "cpu"}} if offloads else {}
-        return {"deepspeed": {"zero_optimization": {"stage": int(str(stage)), **to_cpu}}}
+    if name == "DeepSpeedStrategy":
+        return {"deepspeed": _of_deepspeed(options, line)}
+    if (by_name := _DEEPSPEED.fullmatch(name)) is not None:
+        return {"deepspeed": _zero(by_name[1] or 2, bool(by_name[2]))}
     if name == "auto" or name.lower().startswith("ddp") or value is None:
         return {}
     text = f"Lightning's strategy {name[:80]} is not read: name DDP, FSDP or DeepSpeed"
     raise Unreadable(text, "", line)
+
+
+def _of_deepspeed(options: Mapping[str, Value], line: int) -> Any:
+    """DeepSpeed's configuration or its file, or what the arguments amount to."""
+    config = options.get("config")
+    if isinstance(config, dict | str):
+        return config
+    if config is not None:
+        raise Unreadable("the configuration of DeepSpeedStrategy is not known: give it", "", line)
+    return _zero(options.get("stage", 2), options.get("offload_optimizer") is True)
+
+
+def _zero(stage: object, offloads: bool) -> dict[str, Any]:
+    to_cpu = {"offload_optimizer": {"device": "cpu"}} if offloads else {}
+    return {"zero_optimization": {"stage": int(str(stage)), **to_cpu}}
 
 
 def follow(script: Script, found: list[Call]) -> None:

@@ -7,7 +7,7 @@ that of any script (trainer_launch).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,13 +17,15 @@ from planner.frameworks.accelerate.trainer_options import LEFT_OPEN, Options
 from planner.frameworks.bash import Argument, ProgramCall, evaluate
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.python.scripts import PYTHON, Script
-from planner.frameworks.python.static_values import Value
+from planner.frameworks.python.static_values import Call, Value
 from planner.frameworks.read_results import Unreadable
-from planner.frameworks.training_calls import TrainingCall, scripts, several
+from planner.frameworks.training_calls import TrainingCall, left_by, scripts, several, visible
 
 # Unsloth's, which has a reader of its own.
 _OTHER_LIBRARIES = re.compile(r"\bFast(?:\w*)Model\.from_pretrained\b")
 _MOST_NAMED = 4
+# The device maps by which one process has the layers of its model on all accelerators.
+_SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")
 
 
 def script_of(files: Mapping[str, str]) -> tuple[str, TrainingCall | None] | None:
@@ -69,10 +71,15 @@ def is_one(files: Mapping[str, str]) -> bool:
     return script_of(files) is not None
 
 
-def call(files: Mapping[str, str], accelerators: int | None) -> tuple[TrainingCall, dict[str, Any]]:
+def call(
+    files: Mapping[str, str],
+    accelerators: int | None,
+    processes: Callable[[TrainingCall, list[str]], int | None],
+) -> tuple[TrainingCall, dict[str, Any]]:
     """The call with the options that the script amounts to, and those that are sections.
 
-    Raises Unreadable where it is followed to no training.
+    processes: how many a call starts, if it says so.  Raises Unreadable where it is followed to
+    no training.
     """
     which = script_of(files)
     assert which is not None
@@ -82,6 +89,7 @@ def call(files: Mapping[str, str], accelerators: int | None) -> tuple[TrainingCa
     launch, notes = ProgramCall(Argument(name, name, 1)), list[str]()
     if base is not None:
         words = tuple(one.text for one in base.launch.arguments)
+        environment["WORLD_SIZE"] = str(processes(base, []) or accelerators or 1)
         environment |= base.launch.environment
         launch, notes = replace(base.launch, program=launch.program), list(base.notes)
     known = files if base is None else base.files
@@ -102,11 +110,14 @@ def call(files: Mapping[str, str], accelerators: int | None) -> tuple[TrainingCa
         notes.append(f"{named} of {name} is taken to be what is called")
     notes += (f"what {one}, which is not among the files, says: {LEFT_OPEN}"
               for one in script.known.missing)  # fmt: skip
+    notes += script.known.notes
     options = Options(script, found, name, notes, given_with(files).values)
     arguments = tuple(
         Argument(f"--{key}={_shown(value)}", name, line) for key, value, line in options.all()
     )
     launch = replace(launch, arguments=arguments)
+    if base is None:
+        launch = _alone(launch, files[name], options.model, notes)
     return TrainingCall(launch, name, known, notes=tuple(notes)), options.sections()
 
 
@@ -121,6 +132,16 @@ def _by_lightning(script: Script, found: Calls, launch: ProgramCall) -> ProgramC
         return launch
     words = ("torchrun", f"--nnodes={nodes}", f"--nproc_per_node={each}")
     return replace(launch, before=tuple(Argument(one, script.file, said.line) for one in words))
+
+
+def _alone(launch: ProgramCall, text: str, model: Call | None, notes: list[str]) -> ProgramCall:
+    """The call, started by nothing, with the accelerators that the script leaves itself."""
+    launch = replace(launch, environment=left_by(text))
+    spread = model.kwargs.get("device_map") if model is not None else None
+    if spread not in _SPREADS or (seen := visible(launch)) == 1:
+        return launch
+    notes.append(f"device_map {spread} spreads one model over all accelerators: no plan does")
+    return replace(launch, environment={"CUDA_VISIBLE_DEVICES": "0"}) if seen else launch
 
 
 def _shown(value: Value) -> str:

@@ -29,6 +29,7 @@ def sharding_of(
 ) -> Engine:
     """The sharding of a training in this half precision; raises Unreadable."""
     if isinstance(stated := tree.get("deepspeed"), dict):
+        values.asked |= {key for key in values.settings if key.startswith("deepspeed.")}
         return of_document({"deepspeed": json.dumps(stated)}, "deepspeed", half, values.assumed)
     if name := values.name_in("deepspeed"):
         return _by_deepspeed(name, files, half, values.assumed)

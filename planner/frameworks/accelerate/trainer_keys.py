@@ -72,6 +72,8 @@ _LLAMA_FACTORY = Trainer(
 )
 # LLaMA-Factory's v1 format, after translation to the older keys.
 NEWER = replace(_LLAMA_FACTORY, marks=(), usual_micro=1, usual_tuning="full")
+# The parts of a sample of GRPO, and TRL's defaults for their lengths.
+GRPO_PARTS = {"max_prompt_length": 512, "max_completion_length": 256}
 _TRL = Trainer(
     "TRL",
     ("dataset_name", "dataset_text_field", "use_peft", "dataset_mixture", "dataset_mixer"),
@@ -84,16 +86,17 @@ _TRL = Trainer(
     chunks_loss=True,
     narrows_adapters=True,
 )
-# Its GRPO, whose sequences are as long as the engine's; marked by all of these.
+# Its GRPO, marked by its generations and its length: the engine's, or the longest prompt's and
+# response's.
 GRPO = replace(
     _TRL,
-    marks=("num_generations", "vllm_max_model_length"),
+    marks=("num_generations",),
     length=("vllm_max_model_length",),
     usual_length=None,
     chunks_loss=False,
     generates=(
         "loss_type", "beta", "num_iterations", "generation_batch_size", "steps_per_generation",
-        "max_completion_length", "use_vllm", "vllm_mode", "vllm_tensor_parallel_size",
+        *GRPO_PARTS, "use_vllm", "vllm_mode", "vllm_tensor_parallel_size",
         "vllm_gpu_memory_utilization", "vllm_enable_sleep_mode", "vllm_server_host",
         "vllm_server_port", "temperature", "epsilon", "epsilon_high", "scale_rewards",
     ),

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from cost_models.catalog.names import UnknownName
-from planner.frameworks import architecture, training_calls
+from planner.frameworks import architecture, training_calls, unread_trainers
 from planner.frameworks.accelerate import (
     python_trainer,
     sharding,
@@ -25,9 +25,10 @@ from planner.frameworks.accelerate import (
     tuning,
 )
 from planner.frameworks.accelerate.launch_config import SWITCHES, of_config, plain
+from planner.frameworks.accelerate.trainer_calls import MARK
 from planner.frameworks.accelerate.trainer_keys import PLAIN, TRAINERS, Trainer
 from planner.frameworks.accelerate.trainer_refusals import OTHER_PART, WHOLE, refuse
-from planner.frameworks.bash import ProgramCall
+from planner.frameworks.bash import ProgramCall, slurm_variables
 from planner.frameworks.given_values import (
     LaunchValues,
     Values,
@@ -60,6 +61,8 @@ QUANTIZED = re.compile(r"(use_)?q_?lora|(use_|load_in_)?(4bit|int4)(_quantizatio
 OWN = "--config_name"  # of the script that is written here
 MODES = ("full", "lora", "qlora")  # Firefly's
 STAGES = ("pt", "sft", "rm", "ppo", "dpo", "kto")  # LLaMA-Factory's
+# Options by which a program with LLaMA-Factory's length is its own.
+OF_FACTORY = ("stage", "finetuning_type", "lora_target", "template", "quantization_bit")
 # Lengths of the two parts of a sample.
 PARTS = (("source_max_len", "target_max_len"), ("max_source_length", "max_target_length"))
 
@@ -86,7 +89,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     if not python_trainer.is_one(files):
         return _read(files, accelerators, *_call(files))
     try:
-        return _read(files, accelerators, *python_trainer.call(files, accelerators))
+        return _read(files, accelerators, *python_trainer.call(files, accelerators, processes))
     except Unreadable as error:
         if not is_one(files):
             raise
@@ -117,16 +120,20 @@ def _read(
     values.settings = dict(_by_key(settings, call.launch, values.assumed))
     trainer = _trainer(values)
     refuse(values, call)
-    before = call.launch.before[2:] if _by_accelerate(call.launch) else ()
-    line = launcher_options(before, values.assumed, SWITCHES)
-    keyed = [*of_config(call.files, line, values.assumed), *((plain(o.name), o) for o in line)]
-    beside = Values(dict(keyed), program.file, values.assumed)
+    if _loops_itself(call):
+        values.assume(
+            f"{program.text} trains in a loop of its own: costed as transformers' Trainer would"
+        )
+    beside = _beside(call, values.assumed)
     reached = _world(call.launch, beside)
-    if not call.launch.launcher and program.file.endswith(PYTHON):
+    alone = not call.launch.launcher and program.file.endswith(PYTHON)
+    if alone and reached.accelerators is None:
         accelerators = accelerators or 1
         values.assume(
             f"no launcher among the files: {accelerators} ranks, each with its own process"
         )
+    elif not call.launch.before and not call.launch.launcher and not alone:
+        values.assume(f"{program.text} is a command of a package: one process is assumed")
     size = training_calls.accelerators(call, reached, accelerators, values.assumed)
     if swift.launches(call.launch) and (steps := swift.accumulated(values.settings, size)):
         values.settings[steps.name] = steps
@@ -156,6 +163,14 @@ def _read(
         assumed=tuple(dict.fromkeys(values.assumed)),
         written=False,
     )
+
+
+def _loops_itself(call: TrainingCall) -> bool:
+    """Whether a program that is at hand takes the steps of its training itself."""
+    last = call.launch.program.text.rsplit("/", 1)[-1]
+    named = (text for name, text in call.files.items() if name.rsplit("/", 1)[-1] == last)
+    text = next(named, "")
+    return bool(unread_trainers.OWN_LOOP.search(text)) and not MARK.search(text)
 
 
 def _unread(values: Values, settings: Sequence[Setting]) -> tuple[Setting, ...]:
@@ -261,7 +276,10 @@ def _trainer(values: Values) -> Trainer:
         values.settings = {key: one for key, one in values.settings.items() if key != "stage"}
     staged = "stage" in values.settings and not values.has(*PLAIN.length)
     if staged or values.settings.keys() & {"cutoff_len", "lora_target"}:
-        return replace(factory, rank="lora_r", targets=("lora_target", "lora_target_modules"))
+        targets = ("lora_target", "lora_target_modules")
+        length = (*factory.length, *PLAIN.length)  # of a script's own, beside LLaMA-Factory's
+        tuning = factory.usual_tuning if values.settings.keys() & {*OF_FACTORY} else "full"
+        return replace(factory, length=length, rank="lora_r", targets=targets, usual_tuning=tuning)
     return PLAIN
 
 
@@ -275,18 +293,43 @@ def _by_accelerate(call: ProgramCall) -> bool:
     return call.launcher == "accelerate"
 
 
+def processes(call: TrainingCall, notes: list[str]) -> int | None:
+    """How many processes a call starts, by itself and by accelerate's configuration."""
+    return _world(call.launch, _beside(call, notes)).accelerators
+
+
+def _beside(call: TrainingCall, notes: list[str]) -> Values:
+    """Accelerate's configuration of a call, and the options that overrule it."""
+    before = call.launch.before[2:] if _by_accelerate(call.launch) else ()
+    line = launcher_options(before, notes, SWITCHES)
+    keyed = [*of_config(call.files, line, notes), *((plain(o.name), o) for o in line)]
+    return Values(dict(keyed), call.launch.program.file, notes)
+
+
 def _world(call: ProgramCall, beside: Values) -> World:
     """The processes, by accelerate's configuration if it launches; python alone starts one."""
     if _by_accelerate(call):
-        total = beside.integer("num_processes", default=0, least=0)
-        nodes = beside.integer("num_machines", default=1)
-        return World(nodes, total // nodes, total) if total else World(None, None, None)
+        return _of_accelerate(call, beside)
     if swift.launches(call):
         return swift.world(call)
-    reached = training_calls.world(call)
-    alone = call.launcher == "python" and reached == World(None, None, None)
-    visible = call.environment.get("CUDA_VISIBLE_DEVICES", "0").count(",")
-    return World(1, 1, 1) if alone and not visible else reached
+    reached, seen = training_calls.world(call), training_calls.visible(call)
+    own = not call.before and (seen or training_calls.scripts([call.program.file]))
+    # Without a launcher or srun, whatever nodes the job has.
+    started = training_calls.alone(call) and not reached.accelerators
+    started |= bool(own or call.launcher == "python") and reached == World(None, None, None)
+    return World(1, seen or 1, seen or 1) if started else reached
+
+
+def _of_accelerate(call: ProgramCall, beside: Values) -> World:
+    """The processes of `accelerate launch`: stated, or one on each accelerator that it sees."""
+    total = beside.integer("num_processes", default=0, least=0)
+    nodes = beside.integer("num_machines", default=1)
+    slurm = slurm_variables((*call.slurm, *call.before))
+    seen = training_calls.visible(call)
+    if not seen and nodes == slurm.get("SLURM_NNODES", 1):
+        seen = slurm.get("SLURM_GPUS_PER_NODE")
+    total = total or (seen or 0) * nodes
+    return World(nodes, total // nodes, total) if total else World(None, None, None)
 
 
 def _refuse_encoder(values: Values, given: GivenValues) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from planner.frameworks import training_calls
 from planner.frameworks.accelerate import trainer_calls as calls
-from planner.frameworks.accelerate.trainer_keys import PLAIN
+from planner.frameworks.accelerate.trainer_keys import GRPO_PARTS, PLAIN
 from planner.frameworks.accelerate.tuning import WIDENED
 from planner.frameworks.python.scripts import Script, constants
 from planner.frameworks.python.static_values import Call, Unknown, Value
@@ -36,7 +36,6 @@ _OF_NAMES = (*PLAIN.length, "max_token_length", "max_tokens", "context_length", 
 _NO_CUT = ("generate", "pipeline", "Namespace")
 _WITH_LENGTH = ("SFTConfig", "DPOConfig", "RewardConfig", "SFTTrainer", "DPOTrainer")
 _USUAL_LENGTH = 1024
-_OF_GRPO = {"max_prompt_length": 512, "max_completion_length": 256}
 _MODEL = re.compile(
     r"((base|pretrained|student|policy|llm|lm|hf)_?)?model(_?(name|path|id|checkpoint))?(_or_path)?|"
     r"(base_)?model_name(_or_path)?|checkpoint|pretrained(_model)?(_name)?(_or_path)?"
@@ -256,7 +255,7 @@ class Options:
 
     def _length_of_grpo(self) -> tuple[Value, int] | None:
         said = self.arguments.kwargs
-        parts = {key: said.get(key, usual) for key, usual in _OF_GRPO.items()}
+        parts = {key: said.get(key, usual) for key, usual in GRPO_PARTS.items()}
         if not all(isinstance(one, int) for one in parts.values()):
             return None
         self.notes.append(

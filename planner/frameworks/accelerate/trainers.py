@@ -25,10 +25,10 @@ from planner.frameworks.accelerate.launch_config import (
 )
 from planner.frameworks.accelerate.settings import ADAM_BY_LISTS, FOREACH, OPTIMIZERS
 from planner.frameworks.accelerate.sharding import sharding_of
-from planner.frameworks.accelerate.trainer_keys import GRPO, NEWER, TRAINERS, Trainer
+from planner.frameworks.accelerate.trainer_keys import GRPO, GRPO_PARTS, NEWER, TRAINERS, Trainer
 from planner.frameworks.given_values import LaunchValues, Values, hints, malformed
 from planner.frameworks.launch_files import GivenValues, given_with
-from planner.frameworks.named_models import find, is_encoder, names_none, of_config
+from planner.frameworks.named_models import find, is_encoder, is_open, names_none, of_config
 from planner.frameworks.read_results import Reading, Setting, Unreadable
 from planner.huggingface.export.exporter import config_of
 
@@ -82,7 +82,8 @@ def trainer_of(files: Mapping[str, str]) -> tuple[Trainer, str] | None:
         if llama_factory_v1.is_one(text):
             return NEWER, name
         keys = set(re.findall(r"^([a-z]\w*):", dedent(text), re.MULTILINE))
-        generates = keys >= {*GRPO.marks, *GRPO.model}
+        lengths = keys & {*GRPO.length} or keys >= {*GRPO_PARTS}
+        generates = lengths and keys >= {*GRPO.marks, *GRPO.model}
         for one in (GRPO,) if generates else TRAINERS:
             marked = keys & set(one.marks) and keys & set(one.model)
             if marked and (not one.beside or keys & set(one.beside)):
@@ -101,6 +102,10 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     values = LaunchValues({one.name: one for one in settings}, name, assumed)
     if trainer is NEWER:
         values, tree = llama_factory_v1.translated(settings, tree, files, name, assumed)
+    if trainer is GRPO and not values.has(*GRPO.length):
+        parts = [values.integer(key) for key in GRPO_PARTS]
+        total = Setting(name=GRPO.length[0], value=str(sum(parts)), file=name, line=1)
+        values.settings = {**values.settings, total.name: total}
     beside = config_beside(files, assumed)
     launched = started_with(files, name)
     world = launched.accelerators or beside.integer(
@@ -167,7 +172,7 @@ def model_of(
         values.has(*trainer.model)
         return given.model
     name = values.path(*trainer.model)
-    if "$(" in name:  # the words of a command may end in anything
+    if is_open(name):
         values.text(*trainer.model)
     try:
         return find(name, None if "config.json" in files else values.assumed)
@@ -200,6 +205,8 @@ def plan_of(
         values.assume(f"{trainer.micro}: not set, {trainer.usual_micro} as in {trainer.title}")
     micro = values.integer(trainer.micro, default=trainer.usual_micro)
     length = values.integer(*trainer.length, default=trainer.usual_length)
+    if not values.has(*trainer.length):
+        values.assume(f"{trainer.length[0]}: not set, {length} as in {trainer.title}")
     steps = values.integer("gradient_accumulation_steps", default=1)
     if trainer is NEWER:
         steps = llama_factory_v1.accumulation(values, micro, dp)
@@ -300,6 +307,9 @@ def _loss(values: Values, trainer: Trainer) -> Any:
     """The loss of a step; raises Unreadable if the step also generates samples."""
     if trainer.generates:
         values.has(*SAMPLES, *trainer.generates)
+        where = " ".join([values.file, *(values.text(key) or "" for key in NAMES_OF_RUN)]).lower()
+        if other := re.search(r"rloo|online|ppo|nash|gkd", where):
+            raise values.fault(SAMPLES, f"is of {other[0]}, whose step cannot be read")
         values.assume("only the training of GRPO is read, each sequence as long as the longest")
         return "next_token"
     said = (values.text("stage", "rl", "loss_type") or _by_keys(values)).lower().strip("[]")
@@ -335,6 +345,8 @@ def _refuse_tasks(values: Values, trainer: Trainer) -> None:
     tasks = [key for key in trainer.tasks if values.has(key)]
     if tasks and not values.boolean("do_train"):
         raise values.fault(tasks, "without do_train: nothing is trained")
+    if not values.boolean("do_train", default=True):
+        raise values.fault(("do_train",), "is off: nothing is trained")
 
 
 def _offloads(values: Values) -> bool:

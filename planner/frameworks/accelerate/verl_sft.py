@@ -19,7 +19,7 @@ from planner.frameworks.given_values import malformed
 from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.lora_settings import adapter_fields
 from planner.frameworks.read_results import Reading
-from planner.frameworks.verl_overrides import Overrides
+from planner.frameworks.verl_overrides import Overrides, config_name, configured
 
 TITLE = "verl's SFT trainer"
 HINTS = ("fsdp_sft_trainer", "verl.trainer.sft_trainer")
@@ -43,7 +43,7 @@ def read(
     found: training_calls.TrainingCall, files: Mapping[str, str], accelerators: int | None
 ) -> Reading:
     """The specs and the plan of the call; raises Unreadable."""
-    given, launch = given_with(files), found.launch
+    given, launch = given_with(files), configured(found.launch, found.files)
     said, notes = Overrides(launch, given), list(found.notes)
     if said.text("engine", "fsdp") not in ("fsdp", "fsdp2"):
         raise said.words["engine"].unreadable("only the engine fsdp of verl's SFT is read")
@@ -108,7 +108,9 @@ def _model(said: Overrides, given: GivenValues, notes: list[str]) -> ModelSpec:
     key = next((key for key in MODELS if key in said.words), MODELS[0])
     place = said.words.get(key, said.launch.program)
     name = place.text if key in said.words else ""
-    return post_training.preset(name, f"{key} is missing", (place.file, place.line), notes)
+    beside = config_name(said.launch)
+    missing = f"{key} is missing" + (f", unless {beside} has it" if beside else "")
+    return post_training.preset(name, missing, (place.file, place.line), notes)
 
 
 def _micro(said: Overrides, ranks: int) -> int:

@@ -7,15 +7,16 @@ files) are unknown, and so is every word that contains one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from itertools import chain, count, takewhile
 
 from planner.frameworks.bash import tree
-from planner.frameworks.bash.calculations import Calculations
 from planner.frameworks.bash.conditions import Tests, found_in, matches, plain_text, searches
 from planner.frameworks.bash.launches import Outcome, job_options, slurm_variables
+from planner.frameworks.bash.loops import Loop, Loops
 from planner.frameworks.bash.programs import Copy, Exit, Return
 from planner.frameworks.bash.source import Source
 from planner.frameworks.bash.syntax import DECLARES, parse
@@ -27,7 +28,8 @@ MAX_TEXT = 1 << 18
 # Files that no script runs or reads as bash.
 _NO_SCRIPTS = (".py", ".ipynb", ".json", ".jsonl")
 MAX_COMMANDS = 20_000
-MAX_ROUNDS = 256
+# Words of env before the command.
+_SETS = re.compile(r"-|[A-Za-z_]\w*=", re.ASCII)
 
 
 def evaluate(files: Mapping[str, str], main: str) -> Outcome:
@@ -66,14 +68,7 @@ def _evaluated(
     return shell.outcome
 
 
-class _Loop(Exception):
-    """`break`, or `continue` if again."""
-
-    def __init__(self, again: bool) -> None:
-        self.again = again
-
-
-class Shell(Calculations):
+class Shell(Loops):
     """The evaluator of a script."""
 
     def script(
@@ -230,55 +225,6 @@ class Shell(Calculations):
                 return
         self.guarded(lambda: self.body(command.otherwise))
 
-    def round(self, body: Statements) -> bool:
-        """One iteration of a loop; False if it is the last."""
-        self.loops += 1
-        try:
-            self.guarded(lambda: self.body(body))
-        except _Loop as loop:
-            return loop.again
-        finally:
-            self.loops -= 1
-        return True
-
-    def each(self, command: tree.For) -> None:
-        values = (
-            list(self.positional)
-            if command.words is None
-            else [value for word in command.words for value in self.choices(word)]
-        )
-        for value in values[:MAX_ROUNDS]:
-            self.variables[command.name] = value
-            if not self.round(command.body):
-                return
-        if len(values) > MAX_ROUNDS:
-            self.cut_short(command.body, command.line)
-
-    def cut_short(self, body: Statements, line: int) -> None:
-        self.note(f"only {MAX_ROUNDS} rounds of this loop are followed", line)
-        self.forget(body)
-
-    def counting(self, command: tree.Counted) -> None:
-        self.line = command.line
-        self.calculate(command.first)
-        for _ in range(MAX_ROUNDS):
-            more = self.calculate(command.condition) if command.condition else 1
-            if more is None:
-                self.note("how often this loop runs is not known: it is not followed", command.line)
-                self.forget(command.body)
-            if not more or not self.round(command.body):
-                return
-            self.calculate(command.step)
-        self.cut_short(command.body, command.line)
-
-    def repeated(self, command: tree.While) -> None:
-        for _ in range(MAX_ROUNDS):
-            if self.status(command.condition) == command.until:
-                return
-            if not self.round(command.body):
-                return
-        self.cut_short(command.body, command.line)
-
     def case(self, command: tree.Case) -> None:
         self.line = command.line
         subject = self.known(plain_text(self.value(command.subject)))
@@ -345,6 +291,8 @@ class Shell(Calculations):
             self.reset(name, words, names)
         elif name in ("read", "mapfile", "readarray", "getopts"):
             return self.reads(name, words[1:], names[1:], command)
+        elif name == "env":
+            self.with_variables(words, names, command)
         elif name in ("source", "."):
             self.other(words[1:2], words[2:], "read")
         elif name == "let" or (name == "printf" and names[1:2] == ["-v"]):
@@ -354,6 +302,20 @@ class Shell(Calculations):
         else:
             self.program(name, words, names, command)
         return True
+
+    def with_variables(
+        self, words: list[Value], names: list[str | None], command: tree.Simple
+    ) -> None:
+        """`env NAME=VALUE... COMMAND`: the command with these variables."""
+        texts = [plain_text(word) for word in words]
+        given = list(takewhile(_SETS.match, texts[1:]))
+        with Copy(self, True):
+            for name, _, value in (one.partition("=") for one in given if one[0] != "-"):
+                self.variables[name] = ((value, command.line),)
+                self.exported.add(name)
+            if rest := words[len(given) + 1 :]:
+                inner = names[len(given) + 1 :]
+                self.call((inner[0] or "").rsplit("/", 1)[-1], rest, inner, command)
 
     def reset(self, name: str, words: Sequence[Value], names: Sequence[str | None]) -> None:
         """Change the positional parameters, or forget variables."""
@@ -385,7 +347,7 @@ class Shell(Calculations):
         if name == "return" and self.inside:
             raise Return
         if name in ("break", "continue") and self.loops:
-            raise _Loop(name == "continue")
+            raise Loop(name == "continue")
 
     def shift(self, by: str | None = None) -> None:
         away = int(by[:4]) if by and by.isdigit() else 1

@@ -26,6 +26,8 @@ _TALKERS = frozenset({"echo", "printf", ":", "cat", "tee", "sed", "grep", "awk",
 _LAUNCHER_MODULES = ("torch.distributed.", "deepspeed.launcher", "accelerate.commands")
 # Options by which a program is a training, whatever starts it (a site's own launcher).
 _TRAINS = {"--per_device_train_batch_size", "--micro-batch-size"}
+# Variables that Apptainer hands on into a container, without this prefix.
+_CONTAINER = re.compile(r"(SINGULARITY|APPTAINER)ENV_")
 _PROGRAM = re.compile(r"\.py\b|\s-m\s")
 
 
@@ -210,8 +212,8 @@ class Programs(Substitutions, ABC):
             return None
         given = tuple(map(self.argument, words))
         environment = {
-            name: text
-            for name in self.exported
+            _CONTAINER.sub("", name): text
+            for name in sorted(self.exported, key=lambda one: bool(_CONTAINER.match(one)))
             if (value := self.lookup(name, 0, name)) is not None
             and (text := plain_text(value)) == self.known(text)
         }
@@ -231,13 +233,17 @@ class Programs(Substitutions, ABC):
                     return place
             elif text.endswith(".py"):
                 return place
-        return None
+        return 0 if launcher < 0 and _has_options(names) else None  # a package's own command
 
 
 def _starts(first: str, names: Sequence[str | None]) -> bool:
     """Whether a command that is no known launcher starts a training all the same."""
-    options = {name.partition("=")[0] for name in names if name and name.startswith("--")}
-    return first.endswith(".py") or first in STARTERS or bool(_TRAINS & options)
+    return first.endswith(".py") or first in STARTERS or _has_options(names)
+
+
+def _has_options(names: Sequence[str | None]) -> bool:
+    """Whether a command is given a training's options."""
+    return any(name.partition("=")[0] in _TRAINS for name in names if name)
 
 
 def _shell_arguments(names: Sequence[str | None]) -> int:

@@ -44,6 +44,9 @@ def settings(files: Mapping[str, str], assumed: list[str]) -> tuple[str, tuple[S
     if not found:
         if not configs:
             raise Unreadable(f"there is no YAML (files: {', '.join(files) or 'none'})")
+        if configs[0].endswith(BASE) and (beside := scripts(files)):
+            text = f"{beside[0]} has no call of MaxText's train.py: give the script that trains"
+            raise Unreadable(text, beside[0])
         return configs[0], yaml_files.read(files[configs[0]], configs[0]).settings()
     if len({tuple(word.text for word in one.arguments) for one in found}) > 1:
         assumed.append(f"of {len(found)} calls of MaxText the last one is read")

@@ -18,7 +18,7 @@ from planner.frameworks.maxtext.calls import BASE, YAML, calls, settings
 from planner.frameworks.maxtext.rules import BLOCKS, KEPT, policies
 from planner.frameworks.maxtext.settings import DTYPES, LLAMA3, NUMERICS, OPTIMIZERS, PLAIN
 from planner.frameworks.named_models import find
-from planner.frameworks.read_results import Reading, Setting
+from planner.frameworks.read_results import Reading, Setting, Unreadable
 
 KEYS = frozenset(table("planner.frameworks.maxtext", "keys.json")["keys"])
 PROGRAM = "maxtext.trainers.pre_train.train"
@@ -98,7 +98,7 @@ def _named(values: Values) -> ModelSpec | None:
     if name == "default":
         return None
     if not any(_OWN.match(key) for key in values.settings):
-        raise values.fault((), "a key of MaxText is missing")
+        raise Unreadable("a key of MaxText is missing", values.file)
     for key in (*DEFAULTS, "decoder_block", "mlp_activations", "num_experts", "use_qk_norm"):
         values.text(key)
     if values.integer("global_parameter_scale", default=1) != 1:

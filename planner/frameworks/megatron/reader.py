@@ -45,6 +45,8 @@ TITLE = "Megatron-LM"
 MINDSPEED = re.compile(r"\bmindspeed(?:_llm)?\b", re.IGNORECASE)
 # Options that only MindSpeed's parser has.
 MINDSPEED_OPTIONS = frozenset(table(PACKAGE, "forks.json")["mindspeed"])
+# What a replica is split by; one process splits nothing.
+SPLITS = ("tensor-model", "pipeline-model", "context", "expert-model")
 _CHECKS = table(PACKAGE, "parser_checks.json")
 # Options that the parser knows only to refuse them -> what to give instead.
 GONE: dict[str, str] = _CHECKS["gone"]
@@ -264,6 +266,9 @@ def _reading(
     for note in call.notes:
         args.assume(note)
     reached = dialect.world(args, training_calls.world(launch))
+    unknown = training_calls.alone(launch) and reached.accelerators is None
+    if unknown and all(args.integer(f"--{one}-parallel-size", 1) == 1 for one in SPLITS):
+        reached = World(1, 1, 1)
     size = training_calls.accelerators(call, reached, accelerators, args.assumed)
     try:
         return reading_of(dialect, args, launch, reached, size, given)

@@ -6,6 +6,7 @@ The file is evaluated statically, never run (planner/frameworks/python/static_ev
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,6 +19,8 @@ from planner.frameworks.python.static_values import Call, Unknown
 from planner.frameworks.read_results import StatedValue, Unreadable
 
 CONTAINER = "ConfigContainer"
+_TAKES = re.compile(r"from megatron\.bridge\.(recipes[\w.]*) import (\w+)")
+_KNOWN = "recipes have their model in their names, as llama3_8b_pretrain_config; give one of them"
 STARTS = ("pretrain", "finetune")
 _SHAPING = frozenset(f"model.{name}" for name in (*SHAPES, *RECIPE_OVERRIDES))
 _SHOWS = ("print", "info", "debug", "pprint")
@@ -49,6 +52,9 @@ def recipe_and_settings(
     if wanted and wanted not in made:
         known = ", ".join(made) or "none"
         raise Unreadable(f"there is no function {wanted[:80]} that sets a recipe ({known})", file)
+    if not made:
+        taken = ", ".join(f"{name} of {path}" for path, name in _TAKES.findall(files[file])[:3])
+        raise Unreadable(f"{taken or 'what it starts'} is no recipe that is known: {_KNOWN}", file)
     chosen = [made[wanted]] if wanted else _distinct(made)
     if len(chosen) != 1:
         known = ", ".join(made) or "none"

@@ -141,7 +141,18 @@ def table() -> dict[str, Any]:
 
 def call(files: Mapping[str, str]) -> training_calls.TrainingCall | None:
     """The call of one of NeMo-RL's programs; None if no script has one."""
-    return training_calls.training_call_if_any(files, PROGRAMS, _trains, TITLE)
+    # Others have programs of these names too.
+    foreign = {
+        name.rsplit("/", 1)[-1]
+        for name, text in files.items()
+        if name.endswith(".py") and "nemo_rl" not in text
+    }
+    return training_calls.training_call_if_any(
+        files,
+        PROGRAMS,
+        lambda one: one.program.text.rsplit("/", 1)[-1] not in foreign and _trains(one),
+        TITLE,
+    )
 
 
 def _trains(launch: ProgramCall) -> bool:

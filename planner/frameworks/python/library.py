@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
 from planner.documents.loading import parse_json
 from planner.documents.problems import RequestError
@@ -23,6 +24,9 @@ _MACHINE: dict[str, Value] = {
     "torch.backends.mps.is_available": False,
 }
 _ENVIRONMENT = ("os.environ.get", "os.getenv")
+# Variables that decide nothing that is planned.
+_OF_PROCESS = re.compile(r"RANK|WORLD_SIZE|TOKEN|KEY|CACHE|HOME|WANDB|MASTER_|OUTPUT|LOG|SEED")
+_MOST_NAMED = 20
 _SAME = ("Path", "pathlib.Path", "os.path.expanduser", "os.path.abspath", "os.path.expandvars",
          "OmegaConf.to_container", "omegaconf.OmegaConf.to_container", "OmegaConf.create",
          "omegaconf.OmegaConf.create", "str")  # fmt: skip
@@ -37,7 +41,8 @@ _CONFIGURATIONS = (".yaml", ".yml", ".json")
 class Library:
     """The values of calls of libraries, for one command line, environment and set of files.
 
-    missing: the documents that are opened and not among the files.
+    missing: the documents that are opened and not among the files; defaulted: the variables of
+    the environment that are not known, whose defaults are taken.
     """
 
     def __init__(
@@ -46,6 +51,15 @@ class Library:
         self.files, self.environment, self.arguments = files, environment, arguments
         self.options = Options(files, arguments)
         self.missing: dict[str, None] = {}
+        self.defaulted: dict[str, None] = {}
+
+    @property
+    def notes(self) -> Iterator[str]:
+        """A sentence on the variables that have their defaults."""
+        named = [one for one in self.defaulted if not _OF_PROCESS.search(one)]
+        if named:
+            names = ", ".join(named[:_MOST_NAMED])
+            yield f"variables that the environment could set have their defaults: {names}"
 
     def composed(self, said: Mapping[str, str]) -> dict[str, Value] | None:
         """The configuration that a function with such a hydra.main is given."""
@@ -74,8 +88,7 @@ class Library:
         if name in _MACHINE:
             return _MACHINE[name]
         if name in _ENVIRONMENT and isinstance(first, str):
-            usual = call.args[1] if len(call.args) > 1 else call.kwargs.get("default")
-            return self.environment.get(first, usual)
+            return self._variable(first, call)
         if name in _SAME and isinstance(first, str | dict | list) and len(call.args) == 1:
             return first
         if name == "os.path.join" and call.args and all(isinstance(o, str) for o in call.args):
@@ -83,6 +96,13 @@ class Library:
         if name in _FIELDS:
             return _field(call)
         return self._of_document(name, call, first)
+
+    def _variable(self, name: str, call: Call) -> Value:
+        """The value of an environment variable, or the default that a call has for it."""
+        usual = call.args[1] if len(call.args) > 1 else call.kwargs.get("default")
+        if name not in self.environment and usual not in (None, ""):
+            self.defaulted[name] = None
+        return self.environment.get(name, usual)
 
     def _of_document(self, name: str, call: Call, first: Value) -> Value:
         """The document that yaml.safe_load, json.load and their like read."""

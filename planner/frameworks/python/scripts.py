@@ -171,6 +171,9 @@ class Script(Objects):
             case [ast.If() as other] if other.col_offset == node.col_offset:  # elif
                 self.chained.add(id(other))
         self.note(node, f"`if {ast.unparse(node.test)}` is taken as false")
+        for one in ast.walk(ast.Module(node.body, [])) if self.loops else ():
+            if isinstance(one, ast.Assign) and _stops(one):
+                self._froze(known, one.targets[0])
         return False
 
     def _entered(self, items: list[ast.withitem], scope: dict[str, Value]) -> None:
@@ -255,6 +258,13 @@ class Script(Objects):
             except Unreadable as error:
                 self.note(ast.Pass(lineno=error.line), f"{name} cannot be followed: {error.text}")
         return self.modules.get(name)
+
+
+def _stops(node: ast.Assign) -> bool:
+    """Whether an assignment ends the training of a weight."""
+    ends = isinstance(node.value, ast.Constant) and node.value.value is False
+    target = node.targets[0]
+    return ends and isinstance(target, ast.Attribute) and target.attr == "requires_grad"
 
 
 def constants(script: Script) -> Iterator[tuple[str, Any]]:

@@ -44,6 +44,7 @@ from planner.frameworks.torchtune.settings import ATTENTION, CHUNKED, MLP, WHOLE
 YAML = (".yaml", ".yml")
 # Of recipes that distil, or train for quantization.
 OTHERS = ("teacher_model", "quantizer")
+SIZES = ("vocab_size", "num_layers", "num_heads", "num_kv_heads", "embed_dim")
 _COMPONENT = re.compile(r"_component_:\s*torchtune\.")
 # Component of the loss -> whether the output layer runs with it, in chunks of tokens.
 LOSSES = {
@@ -110,8 +111,8 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         raise Unreadable("the files do not say how many accelerators run it: give a cluster")
     if other := next((key for key in OTHERS if values.has(f"{key}._component_")), None):
         raise values.fault((f"{other}._component_",), "is of a recipe that cannot be read")
-    adapted, model = _model(values, given.model)
     try:
+        adapted, model = _model(values, given.model)
         training, plan = _plan(values, model, adapted, world)
     except ValidationError as error:
         raise malformed(error, name) from None
@@ -256,7 +257,11 @@ def _model(values: Values, given_model: ModelSpec | None) -> tuple[bool, ModelSp
         if not argument.startswith(("lora_", "apply_lora", "quantize", "use_dora", "scaler"))
         and values.has(f"model.{argument}")
     }
-    return adapted, model_of(family, {**(builder or {}), **given})
+    sizes = {**(builder or {}), **given}
+    said = {**SIGNATURES[path_of(family)], **sizes}
+    if missing := next((one for one in SIZES if said.get(one) is None), None):
+        raise Unreadable(f"model.{missing} is missing: give the model (--model)", values.file)
+    return adapted, model_of(family, sizes)
 
 
 def _number(values: Values, name: str) -> Any:
@@ -275,7 +280,8 @@ def _plan(
     paired = values.text("loss._component_") in PAIRED
     micro = values.integer("batch_size") * (2 if paired else 1)
     steps = values.integer("gradient_accumulation_steps", default=1)
-    length = values.integer("tokenizer.max_seq_len", default=0, least=0)
+    lengths = ("tokenizer.max_seq_len", "dataset.max_seq_len")  # the latter of older releases
+    length = values.integer(*lengths, default=0, least=0)
     if not length:
         length = USUAL_LENGTH
         values.assume(f"tokenizer.max_seq_len: not set, samples of {length} tokens taken")

@@ -17,9 +17,9 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import training_calls
 from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.settings import ADAM_BY_LISTS
-from planner.frameworks.accelerate.trainer_keys import kept_in
+from planner.frameworks.accelerate.trainer_keys import GRPO, GRPO_PARTS, kept_in
 from planner.frameworks.accelerate.trainers import optimizer_of
-from planner.frameworks.bash import evaluate
+from planner.frameworks.bash import ProgramCall, evaluate
 from planner.frameworks.given_values import DEGREE, Values, malformed
 from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.named_models import find, of_config
@@ -30,9 +30,9 @@ from planner.frameworks.unsloth.rules import LEAST_OFFLOADED
 from planner.frameworks.unsloth.settings import ADAPT, ARGUMENTS, CHECKPOINTS, LOAD
 
 # Configurations of trainers of the next token, whose arguments are named alike.
-CONFIGS = (ARGUMENTS, "TrainingArguments", "UnslothTrainingArguments")
-OTHERS = re.compile(r"(?:GRPO|DPO|ORPO|KTO|CPO|PPO|RLOO|Reward|GKD)Config")
-LAUNCHERS = ("torchrun", "accelerate launch")
+GENERATES = "GRPOConfig"
+CONFIGS = (ARGUMENTS, "TrainingArguments", "UnslothTrainingArguments", GENERATES)
+OTHERS = re.compile(r"(?:DPO|ORPO|KTO|CPO|PPO|RLOO|Reward|GKD)Config")
 USUAL_LENGTH, USUAL_RANK = 2048, 16
 # Micro-batch, accumulation and optimizer where a configuration is silent: of TRL's class, which
 # Unsloth replaces by its own, and of transformers' TrainingArguments.
@@ -47,6 +47,7 @@ _SPLITS = re.compile(
     r"\bdistributed_type:\s*(?:FSDP|DEEPSPEED)\b",
     re.IGNORECASE,
 )
+_WHOLE_ONLY = "cannot be read: only ranks that hold a whole model"
 SPLITS = ("fsdp", "fsdp_config", "deepspeed", "context_parallel_size")
 # Names of its checkpoints in four bits.
 _PACKED = re.compile(r"(-unsloth)?-bnb-4bit$")
@@ -65,16 +66,21 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     name = _script(files)
     if name is None:
         raise Unreadable(f"no script of Unsloth among the files: {', '.join(files)}")
-    given, assumed, calls = given_with(files), list[str](), _calls(files, name)
+    given, assumed = given_with(files), list[str]()
+    _refuse_parts(files)
+    start = training_calls.start_of(files, name)
+    alone = start is None and training_calls.left_by(files[name])
+    nodes, world = (1, 1) if alone else _ranks(start, accelerators, assumed)
+    calls = _calls(files, name, start, world, assumed)
     said = {one.name: one for one in _settings(calls, name)}
     said |= {_of_call(one.name, said): one for one in given.settings()}
     values = Values(said, name, assumed)
-    _refuse_parts(values, files)
-    model = _model(values, given, files)
-    nodes, world = _ranks(files, name, accelerators, assumed)
+    _refuse_splits(values)
+    model = _model(values, given, files, calls[LOAD])
     own = calls[ARGUMENTS].short != "TrainingArguments"
     try:
-        training, plan = _plan(values, model, world, USUAL if own else OF_TRANSFORMERS)
+        usual = USUAL if own else OF_TRANSFORMERS
+        training, plan = _plan(values, model, world, usual, calls[ARGUMENTS])
     except ValidationError as error:
         raise malformed(error, name) from None
     asked = values.asked - said.keys() - IDLE
@@ -98,11 +104,23 @@ def _script(files: Mapping[str, str]) -> str | None:
     scripts = [name for name in files if name.endswith(PYTHON)]
     loads = [one for one in scripts if _USED.search(files[one])]
     first = next(iter(files), "")
-    return first if loads and first in scripts else next(iter(loads), None)
+    if loads and first in scripts:
+        return first
+    started = (one for one in loads if training_calls.start_of(files, one) is not None)
+    return next(started, next(iter(loads), None))
 
 
-def _calls(files: Mapping[str, str], name: str) -> dict[str, Call]:
-    """The calls that decide the run, by LOAD, ADAPT and ARGUMENTS."""
+def _calls(
+    files: Mapping[str, str],
+    name: str,
+    start: ProgramCall | None,
+    world: int,
+    assumed: list[str],
+) -> dict[str, Call]:
+    """The calls that decide the run, by LOAD, ADAPT and ARGUMENTS.
+
+    start: what starts the script, in so many processes.
+    """
     found: dict[str, Call] = {}
 
     def seen(call: Call) -> None:
@@ -114,11 +132,18 @@ def _calls(files: Mapping[str, str], name: str) -> dict[str, Call]:
         kind = ARGUMENTS if kind in CONFIGS else kind
         if kind == LOAD and not _OF_MODELS.search(call.name):
             return
+        if kind == LOAD and call.args:
+            call.kwargs.setdefault("model_name", call.args[0])
         if kind in (LOAD, ADAPT, ARGUMENTS):
             found[kind] = call
 
-    script = Script(files, name, seen, given_with(files).arguments)
+    words, environment = given_with(files).arguments, dict[str, str]()
+    if start is not None:
+        words = tuple(word.text for word in start.arguments)
+        environment = {"WORLD_SIZE": str(world), **start.environment}
+    script = Script(files, name, seen, words, environment)
     script.follow(lambda: LOAD in found and ARGUMENTS in found)
+    assumed += script.known.notes
     whole = LOAD in found and found[LOAD].kwargs.get("full_finetuning") is True
     for kind in (LOAD, ARGUMENTS) if whole else (LOAD, ADAPT, ARGUMENTS):
         if kind not in found:
@@ -153,18 +178,22 @@ def _of_call(name: str, known: Iterable[str]) -> str:
     return next(found, name if "." in name else f"{ARGUMENTS}.{name}")
 
 
-def _refuse_parts(values: Values, files: Mapping[str, str]) -> None:
-    """Raises Unreadable for a run whose ranks do not hold whole models."""
-    what = "cannot be read: only ranks that hold a whole model"
-    for name in SPLITS:
-        if (values.text(f"{ARGUMENTS}.{name}") or "1") not in ("1", "False"):
-            raise values.fault((f"{ARGUMENTS}.{name}",), what)
+def _refuse_parts(files: Mapping[str, str]) -> None:
+    """Raises Unreadable for a run whose ranks do not hold whole models, by its launch."""
     for file, text in files.items():
         if (found := _SPLITS.search(text)) is not None:
-            raise Unreadable(f"{found[0]} {what}", file, text.count("\n", 0, found.start()) + 1)
+            line = text.count("\n", 0, found.start()) + 1
+            raise Unreadable(f"{found[0]} {_WHOLE_ONLY}", file, line)
 
 
-def _model(values: Values, given: GivenValues, files: Mapping[str, str]) -> ModelSpec:
+def _refuse_splits(values: Values) -> None:
+    """As _refuse_parts, by the arguments of the script."""
+    for name in SPLITS:
+        if (values.text(f"{ARGUMENTS}.{name}") or "1") not in ("1", "False"):
+            raise values.fault((f"{ARGUMENTS}.{name}",), _WHOLE_ONLY)
+
+
+def _model(values: Values, given: GivenValues, files: Mapping[str, str], load: Call) -> ModelSpec:
     """The given model, else that of the name in the script, of config.json, or of the launch."""
     name = values.text(f"{LOAD}.model_name")
     if given.model is not None:
@@ -172,8 +201,15 @@ def _model(values: Values, given: GivenValues, files: Mapping[str, str]) -> Mode
     if name is None and "config.json" in files:
         return of_config(files, "config.json")
     if name is None and (name := _exported(files)) is None:
-        text = "the script does not say which model: give its config.json, or a name (--model)"
-        raise Unreadable(text, values.file)
+        said = load.kwargs.get("model_name")
+        text = (
+            f"the model is {said.source[:80]}, known only at run time"
+            if isinstance(said, Unknown)
+            else "the script does not say which model"
+        )
+        raise Unreadable(
+            f"{text}: give its config.json, or a name (--model)", values.file, load.line
+        )
     try:
         return find(_PACKED.sub("", name), values.assumed)
     except UnknownName as error:
@@ -195,28 +231,29 @@ def _exported(files: Mapping[str, str]) -> str | None:
 
 
 def _ranks(
-    files: Mapping[str, str], name: str, accelerators: int | None, assumed: list[str]
+    start: ProgramCall | None, accelerators: int | None, assumed: list[str]
 ) -> tuple[int | None, int]:
-    """Nodes, if a launcher says them, and processes of all nodes."""
-    program = name.rsplit("/", 1)[-1]
-    call = training_calls.training_call_if_any(
-        files, LAUNCHERS, lambda one: one.program.text.endswith(program), "Unsloth"
-    )
-    if call is None:
+    """Nodes, if a launcher says them, and processes of all nodes; python alone starts one."""
+    if start is None:
         ranks = accelerators or 1
         assumed.append(f"no launcher among the files: {ranks} ranks, each with a whole model")
         return None, ranks
-    reached = training_calls.world(call.launch)
-    if call.launch.launcher == "accelerate":
-        said = {one.name: one for one in training_calls.options(call.launch.before)}
-        launched = Values(said, call.script)
+    reached = training_calls.world(start)
+    if start.launcher == "accelerate":
+        said = {one.name: one for one in training_calls.options(start.before)}
+        launched = Values(said, start.program.file)
         nodes = launched.integer("--num_machines", default=1, most=DEGREE)
         return nodes, launched.integer("--num_processes", default=accelerators, most=DEGREE)
-    return reached.nodes, training_calls.accelerators(call, reached, accelerators)
+    if start.launcher == "python" and reached == training_calls.World(None, None, None):
+        return 1, 1
+    if (size := reached.accelerators or accelerators) is None:
+        text = "the files do not say how many processes run it: give a cluster"
+        raise start.program.unreadable(text)
+    return reached.nodes, size
 
 
 def _plan(
-    values: Values, model: ModelSpec, world: int, usual: tuple[int, int, str]
+    values: Values, model: ModelSpec, world: int, usual: tuple[int, int, str], arguments: Call
 ) -> tuple[TrainingSpec, ParallelPlan]:
     length = values.integer(
         f"{ARGUMENTS}.max_length", f"{ARGUMENTS}.max_seq_length", f"{LOAD}.max_seq_length",
@@ -224,6 +261,14 @@ def _plan(
     )  # fmt: skip
     micro = values.integer(f"{ARGUMENTS}.per_device_train_batch_size", default=usual[0])
     steps = values.integer(f"{ARGUMENTS}.gradient_accumulation_steps", default=usual[1])
+    if arguments.short == GENERATES:
+        length = min(length, _longest(arguments.kwargs, length))
+        samples = values.integer(f"{ARGUMENTS}.num_generations", default=8)
+        micro = micro if micro * steps * world % samples == 0 else samples  # rl.py
+        values.has(*(f"{ARGUMENTS}.{key}" for key in (*GRPO_PARTS, *GRPO.generates)))
+        values.assume(
+            f"only the training of GRPO is read, each sequence as long as {length} tokens"
+        )
     values.has(*IDLE)
     half = "fp16" if values.boolean(f"{ARGUMENTS}.fp16") else "bf16"
     word = values.text(f"{ADAPT}.{CHECKPOINTS}", f"{LOAD}.{CHECKPOINTS}") or "unsloth"
@@ -250,6 +295,12 @@ def _plan(
         zero_stage=0,
     )
     return training, plan
+
+
+def _longest(said: Mapping[str, Any], longest: int) -> int:
+    """The longest prompt and response; those that only running says fill the whole length."""
+    parts = [said.get(key, usual) for key, usual in GRPO_PARTS.items()]
+    return sum(parts) if all(isinstance(one, int) for one in parts) else longest
 
 
 def _weights(values: Values, half: str) -> dict[str, Any]:

@@ -53,6 +53,8 @@ def test_a_recipe() -> None:
 def test_adapters_and_replicas() -> None:
     training = reading(RECIPE + PEFT).request["training"]
     assert (training["lora_rank"], training["frozen_dtype"]) == (16, "nf4")
+    nothing = reading(RECIPE.replace("tp_size: 2", "tp_size: none\n  dp_replicate_size: none"))
+    assert nothing.request["plan"]["dp"] == 8
     replicas = reading(RECIPE.replace("fsdp2", "ddp").replace("tp_size: 2", "tp_size: 1")).request
     assert replicas["plan"].get("zero_stage", 1) == 0
     assert replicas["plan"]["dp"] == 8

@@ -54,6 +54,21 @@ CALL = "torchrun pretrain_gpt.py"
         ("X=$(grep case in.txt)\n{c} --x 1", "--x 1"),
         ("TP=${TP:-4}\n: ${PP:=2}\n{c} --tp $TP --pp ${PP}", "--tp 4 --pp 2"),
         ("{c} --x 1 \\\n  --y 2 # end\n", "--x 1 --y 2"),
+        # A loop that starts again what stops is over with its first start.
+        (
+            "N=0\nr() { N=$((N + 1)); {c} --n $N; [ $? = 0 ] && return; }\nwhile true; do r; done",
+            "--n 1",
+        ),
+        (
+            "while :; do\nI=$((I + 1))\nif [ $I -gt 3 ]; then break; fi\ndone\n{c} --x 1",
+            "--x 1",
+        ),
+        # Loops that wait for a program, or read on, are followed once.
+        (
+            "while kill -0 $PID; do nvidia-smi | while read -r l; do sleep 1; done; done\n"
+            "{c} --x 1",
+            "--x 1",
+        ),
         (
             "SIZE=7B\nif [[ $SIZE == 7B ]]; then L=32\nelif true; then L=40; fi\n{c} $L",
             "32",

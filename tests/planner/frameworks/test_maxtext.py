@@ -171,6 +171,19 @@ def test_what_a_call_overrides_counts(call: str, beside: bool) -> None:
     assert ["base.yml is not among" in one for one in reading.assumed] == [True] * (not beside)
 
 
+def test_defaults_beside_a_script_that_does_not_train_are_no_run() -> None:
+    files = {"convert.sh": "python3 llama_ckpt.py --base a\n", "base.yml": "head_dim: 64\n"}
+    assert MAXTEXT.read is not None
+    with pytest.raises(Unreadable, match=r"convert\.sh has no call of MaxText's train\.py"):
+        MAXTEXT.read(files, 8)
+
+
+def test_a_model_without_its_batch_misses_it() -> None:
+    assert MAXTEXT.read is not None
+    with pytest.raises(Unreadable, match="per_device_batch_size is missing"):
+        MAXTEXT.read({"model.yml": "base_num_decoder_layers: 8\n"}, 8)
+
+
 def test_a_named_model_with_other_layers() -> None:
     assert MAXTEXT.read is not None
     named = "model_name=llama2-70b per_device_batch_size=1 "

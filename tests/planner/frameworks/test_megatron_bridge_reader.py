@@ -336,7 +336,7 @@ def test_a_python_file_that_sets_some_of_a_public_recipe() -> None:
             "odd_expert_layers = 4",
             "odd_expert_layers 4: not und",
         ),
-        ("llama3_70b_pre", "llama9_70b_pre", r"which function is the recipe\? \(none\)"),
+        ("llama3_70b_pre", "llama9_70b_pre", r"llama9_70b_pretrain_config of recipes\.\S+ is no"),
     ],
 )
 def test_what_a_python_file_leaves_open_is_named(before: str, after: str, says: str) -> None:

@@ -344,6 +344,19 @@ def test_the_accelerators_asked_for_count_only_where_the_script_leaves_them_open
     assert (tasks.plan.dp, tasks.nodes, tasks.accelerators_per_node) == (16, 2, 8)
 
 
+@pytest.mark.parametrize(
+    ("call", "size"),
+    [
+        ("python pretrain_gpt.py", 1),
+        ("srun python pretrain_gpt.py", 64),  # of the cluster
+        ("python pretrain_gpt.py --tensor-model-parallel-size 2", 64),  # in a wrapper of a launcher
+    ],
+)
+def test_python_alone_starts_one_process(call: str, size: int) -> None:
+    words = script("--micro-batch-size 4 --global-batch-size 512").partition("pretrain_gpt.py")[2]
+    assert read(f"{call} {words}", 64).plan.accelerators == size
+
+
 def test_layout_strings_are_written_out_as_megatron_does() -> None:
     assert layout.parsed("Ettt|(tt|)*3,m|L") == ["Ettt", "tt", "tt", "tt", "m", "L"]
     assert layout.parsed("Et*2|t*3L") == ["Ett", "tttL"]

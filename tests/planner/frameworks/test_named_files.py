@@ -51,6 +51,19 @@ def test_files_that_named_files_name_are_found_too(tmp_path: Path) -> None:
     assert found(tmp_path / "run.sh") == ["env.sh", "fsdp.yaml", "ds.json"]
 
 
+@pytest.mark.parametrize(
+    ("call", "file"),
+    [
+        ("torchrun -m train --a 1", "train.py"),
+        ("python -m train", "train.py"),
+        ("python -m a.train", "a__train.py"),
+    ],
+)
+def test_modules_that_are_started_are_found(tmp_path: Path, call: str, file: str) -> None:
+    tree(tmp_path, run_dot_sh=f"{call}\n", **{file.replace(".", "_dot_"): "a = 1\n"})
+    assert found(tmp_path / "run.sh") == ["train.py"]
+
+
 def test_a_script_that_is_called_is_found_with_what_it_names(tmp_path: Path) -> None:
     tree(
         tmp_path,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cost_models.catalog.names import UnknownName
-from planner.frameworks.named_models import find, names_none
+from planner.frameworks.named_models import find, is_open, names_none
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,7 @@ from planner.frameworks.named_models import find, names_none
         ("llava-hf/llava-1.5-13b-hf", "llama-2-13b"),
         ("google/paligemma2-10b-pt-448", "gemma-2-9b"),
         ("Qwen/Qwen2-Audio-7B-Instruct", "qwen-7b"),
+        ("hub/models--Qwen--Qwen2.5-32B-Instruct/snapshots/5ede1c97bbab", "qwen2.5-32b"),
     ],
 )
 def test_models_trained_further_have_the_shape_of_their_base(name: str, preset: str) -> None:
@@ -37,11 +38,18 @@ def test_models_trained_further_have_the_shape_of_their_base(name: str, preset: 
         "qwen2.5-coder-9b",
         "deepseek-ai/DeepSeek-R1-Distill-Qwen-3B",
         "rinna/japanese-gpt-neox-3.6b",  # no GPT of 3.6 billion
+        "x/llama-3.1-8b-4x8b-moe",  # experts of their own
     ],
 )
 def test_another_base_is_not_taken_for_it(name: str) -> None:
     with pytest.raises(UnknownName):
         find(name, [])
+
+
+def test_a_longer_name_has_the_shape_of_the_model_in_it() -> None:
+    notes = list[str]()
+    assert find("x/Nous-Hermes-2-Mixtral-8x7B-DPO", notes) == find("mixtral-8x7b")
+    assert "taken to have the shape of mixtral-8x7b, which it names" in notes[0]
 
 
 @pytest.mark.parametrize(
@@ -50,6 +58,7 @@ def test_another_base_is_not_taken_for_it(name: str) -> None:
         ("./model", True),
         ("/path/to/your_model", True),
         ("model_path", True),
+        ("path_to_llama_model", True),
         ("TO_BE_FILLED", True),
         ("<MODEL>", True),
         ("llama-2-7b", False),
@@ -120,3 +129,17 @@ def test_quantised_weights_are_said_to_be_costed_whole() -> None:
         notes: list[str] = []
         assert find(name, notes) == find("qwen2.5-7b")
         assert any("quantised" in note for note in notes) == said
+
+
+@pytest.mark.parametrize(
+    ("path", "left_open"),
+    [
+        ("$(pwd)/models/llama-2-7b", False),
+        ("$HOME/llama-2-7b/", False),
+        ("models/$NAME", True),
+        ("$(cat chosen)", True),
+        ("$(cat models/llama-2-7b)", True),
+    ],
+)
+def test_folders_that_are_left_open_leave_the_name(path: str, left_open: bool) -> None:
+    assert is_open(path) is left_open

@@ -126,6 +126,12 @@ def test_minus_one_is_every_layer() -> None:
     assert set(read(files_of("mixtral", config=change)).model.feed_forwards) == {"moe"}
 
 
+def test_the_script_that_is_given_calls_it_whatever_lies_beside() -> None:
+    files = files_of()
+    script = {"train.sh": files.pop("launch.sh"), "launch.sh": 'python3 "$@"\n'}
+    assert read({**script, **files}).model.num_layers == read(files).model.num_layers
+
+
 def test_ranks_of_torchrun_come_from_the_machine_where_it_is_left_to_it() -> None:
     reading = read(files_of(launch=("--nproc_per_node 8", "--nproc_per_node gpu")), 16)
     assert (reading.nodes, reading.accelerators_per_node) == (2, 8)

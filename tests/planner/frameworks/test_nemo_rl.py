@@ -88,6 +88,12 @@ def test_a_file_over_a_public_one() -> None:
     assert read({"mine.yaml": scored}, "megatron").training.loss == "reward"
 
 
+def test_a_program_of_that_name_that_is_not_its_own_is_no_run() -> None:
+    files = {**run("--config own.yaml", "run_sft.py"), "run_sft.py": "import lightning as L\n"}
+    for one in ("megatron", "accelerate"):
+        assert not get(one).recognises({**files, "own.yaml": "lr: 1\n"})
+
+
 def test_the_policy_on_torch() -> None:
     reading = read({"own.yaml": OWN}, "accelerate")
     plan, training = reading.plan, reading.training

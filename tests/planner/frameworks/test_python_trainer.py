@@ -28,6 +28,28 @@ def test_arguments_of_calls_are_read_as_options() -> None:
     assert "no launcher among the files: 8 ranks" in said(answer)
 
 
+@pytest.mark.parametrize(
+    ("loads", "left", "replicas", "spreads"),
+    [
+        ("", "0", 1, False),
+        ("", "0, 1", 2, False),
+        ("", "", 8, False),  # none: of the cluster
+        (', device_map="auto"', "2", 1, False),
+        (', device_map="auto"', "0,1", 1, True),
+        (', device_map="auto"', "", 8, True),
+        (', device_map={"": 0}', "0,1", 2, False),
+    ],
+)
+def test_accelerators_that_a_script_leaves_itself(
+    loads: str, left: str, replicas: int, spreads: bool
+) -> None:
+    text = f'import os\nos.environ["CUDA_VISIBLE_DEVICES"] = "{left}"\n{PLAIN}'
+    answer = reading(text.replace(', torch_dtype="bfloat16"', loads))
+    assert answer.request["plan"].get("dp", 1) == replicas
+    assert ("device_map auto spreads one model over all" in said(answer)) is spreads
+    assert ("no launcher among the files" in said(answer)) is (replicas == 8)
+
+
 def test_weights_that_are_loaded_in_half_precision_stay_so_without_shards() -> None:
     answer = reading(PLAIN)
     training = answer.request["training"]
@@ -193,6 +215,8 @@ for name, weight in trainer.model.named_parameters():
         FROZEN,
         "model.requires_grad_(False)",
         "for one in model.parameters(): one.requires_grad = False",
+        # Where the name of a weight, which only running knows, decides.
+        "for name, one in model.named_parameters():\n    if 'h.' in name: one.requires_grad=False",
     ],
 )
 def test_weights_that_a_script_freezes_itself_are_refused(frozen: str) -> None:
@@ -365,6 +389,10 @@ def test_a_script_of_lightning_is_read() -> None:
     assert "Lightning's Trainer is costed" in said(answer)
     stage_3 = LIGHTNING.replace("strategy=strategy", 'strategy="deepspeed_stage_3"')
     assert reading(stage_3).request["plan"]["zero_stage"] == 3
+    zero = "{'stage': 1, 'offload_optimizer': {'device': 'cpu'}}"
+    stated = f"DeepSpeedStrategy(config={{'zero_optimization': {zero}}})"
+    own = reading(LIGHTNING.replace("strategy=strategy", f"strategy={stated}")).request["plan"]
+    assert (own.get("zero_stage", 1), own["offload_optimizer"]) == (1, True)
     alone = LIGHTNING.replace("strategy=strategy", 'strategy="auto"')
     assert reading(alone).request["plan"]["zero_stage"] == 0
     assert "ModelParallelStrategy is not read" in why(
@@ -398,3 +426,34 @@ def test_a_loop_over_calls_says_which_is_read() -> None:
     answer = read({"run.sh": run, "train.py": IMPORTS + text}, parse_cluster("1x8xh100-sxm"))
     assert answer.request["plan"]["micro_batch_size"] == 2
     assert "of 2 calls of train.py in run.sh the last one is read" in answer.assumed
+
+
+OWN_LENGTH = """\
+@dataclass
+class Arguments(TrainingArguments):
+    lora_target: str = "q_proj"
+    cutoff_len: int = 512
+
+(args,) = HfArgumentParser(Arguments).parse_args_into_dataclasses()
+model = get_peft_model(AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-3B"), LoraConfig(r=8))
+tokens = tokenizer(text, max_length=args.cutoff_len, truncation=True)
+trainer = Trainer(model=model, args=args, train_dataset=tokens)
+"""
+
+
+def test_a_length_is_read_beside_the_names_of_llama_factory() -> None:
+    words = "--per_device_train_batch_size 2 --cutoff_len 8192 --lora_target q_proj"
+    files = {"run.sh": f"python train.py {words} --output_dir o\n"}
+    answer = read({**files, "train.py": IMPORTS + OWN_LENGTH}, parse_cluster("1x8xh100-sxm"))
+    assert answer.request["training"]["seq_length"] == 8192
+
+
+@pytest.mark.parametrize(
+    "launcher", ["torchrun --nproc_per_node 2", "accelerate launch --num_processes 2"]
+)
+def test_a_script_shares_its_batch_among_the_processes_of_its_launcher(launcher: str) -> None:
+    shares = "16 // int(os.environ.get('WORLD_SIZE', 1))"
+    text = PLAIN.replace('"out",', f'"out", gradient_accumulation_steps={shares},')
+    files = {"run.sh": f"{launcher} train.py\n", "train.py": f"import os\n{text}"}
+    plan = read(files, parse_cluster("8x8xh100-sxm")).request
+    assert plan["training"]["global_batch_size"] == 2 * 8 * plan["plan"]["micro_batch_size"]

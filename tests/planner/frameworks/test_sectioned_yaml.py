@@ -252,6 +252,39 @@ def test_what_a_configuration_of_no_known_trainer_says_is_completed() -> None:
     assert f"run.yaml is of no known trainer; complete what it says: {command}" in found
 
 
+COMPONENT = "model:\n  _component_: torchtune.models.llama3_2.llama3_2\n  vocab_size: null\n"
+EXPORT = "model_name_or_path: gpt2\nfinetuning_type: lora\nexport_dir: merged\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.yaml", f"{COMPONENT}optimizer:\n  _component_: x\n", "vocab_size is missing"),
+        ("a.yaml", "model_name: llama3-8b\nmax_length: 1024\n", "--seq-length 1024"),
+        ("a.yaml", EXPORT, "it exports or runs a model and trains nothing"),
+        ("a.yaml", EXPORT.replace("export_dir", "adapter_name_or_path"), "trains nothing"),
+        (
+            "a.sh",
+            "python tools/create_doc_index.py --num-layers 2\n",
+            "create_doc_index.py trains n",
+        ),
+        ("a.sh", "python MaxText/decode.py a.yml\n", "decode.py trains nothing, by its name"),
+        ("a.sh", 'M=(\n  --num-layers 32\n)\nA="--tp 2"\n', "starts nothing: give the script that"),
+        ("a.sh", 'M=(\n  --num-layers 32\n)\nA="--tp 2"\n', "sources it and calls with M, A"),
+        ("a.sh", "python -m venv .env\npip install torch\n", "venv trains nothing, by its name"),
+        (
+            "a.py",
+            "seq_length = 64\nloss.backward()\n",
+            "in a loop of its own, which is not followed",
+        ),
+        ("a.sh", ". /usr/share/modules/init/bash\npython b.py", "the script calls b.py, whose opt"),
+        ("a.py", "seq_length = 64\nloss.backward()\n", "--seq-length 64"),
+    ],
+)
+def test_files_that_start_no_training_or_loop_themselves(name: str, text: str, said: str) -> None:
+    assert said in why(text, name)
+
+
 def test_a_refusal_names_the_framework_that_the_files_are_read_as() -> None:
     text = why("accelerate launch a.py --config_name b\n", "run.sh")
     assert "give it, or the model by its name (--model) (read as Hugging Face accelerate)" in text

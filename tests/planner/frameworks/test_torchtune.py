@@ -246,6 +246,8 @@ def test_a_public_config_is_read_by_the_builder_that_it_names() -> None:
     assert (plan.recompute, plan.cross_entropy, plan.compile) == ("full", "chunked", True)
     assert (plan.accelerators, training.seq_length) == (1, 2048)
     assert any("samples of 2048 tokens taken" in text for text in found.assumed)
+    older = PUBLIC.replace("packed: False", "packed: False\n  max_seq_len: 8192")
+    assert read({"run.sh": script, "a.yaml": older}).training.seq_length == 8192
     given = {"values": {"tokenizer.max_seq_len": "4096"}, "model": MODELS["llama"]}
     other = read({"a.yaml": PUBLIC}, 8, **given)
     assert (other.training.seq_length, other.model.num_layers, other.plan.dp) == (4096, 16, 8)

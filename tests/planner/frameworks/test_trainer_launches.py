@@ -38,8 +38,21 @@ def why(launcher: str, *options: str) -> str:
         ("deepspeed --include localhost:0,1 llava/train/train_mem.py", 2),
         ("srun --nodes=2 --ntasks=16 --ntasks-per-node=8 python -u finetune.py", 16),
         ("CUDA_VISIBLE_DEVICES=0 python qlora.py", 1),
+        ("#SBATCH --nodes=1 --gres=gpu:1\npython qlora.py", 1),  # no srun: one process
+        # Without a count of their own these start one on each accelerator that they see.
+        ("CUDA_VISIBLE_DEVICES=0,1 python qlora.py", 2),
+        ("export CUDA_VISIBLE_DEVICES=2,3\ndeepspeed train.py", 2),
+        ("CUDA_VISIBLE_DEVICES=0,1 deepspeed --hostfile hosts train.py", 8),
+        ("CUDA_VISIBLE_DEVICES=1,2,3 accelerate launch train.py", 3),
+        ("CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc_per_node gpu train.py", 2),
+        ("CUDA_VISIBLE_DEVICES=0,1 torchrun train.py", 1),
+        ("CUDA_VISIBLE_DEVICES=GPU-8932-f937,GPU-a1 python train.py", 2),
+        ("#SBATCH --gres=gpu:4\naccelerate launch train.py", 4),
+        ("#SBATCH -N 2 --gres=gpu:4\naccelerate launch train.py", 8),  # of the cluster
         ("trl sft --dataset_name a/b", 8),
+        ("own-train", 1),  # a command of a package
         ("llamafactory-cli train --stage sft --finetuning_type full --cutoff_len 4096", 8),
+        ("CUDA_VISIBLE_DEVICES=4,5 llamafactory-cli train --finetuning_type full", 2),
     ],
 )
 def test_any_launcher(launcher: str, accelerators: int) -> None:
@@ -195,6 +208,12 @@ def test_what_stands_in_the_way(launcher: str, options: list[str], text: str) ->
     assert "num-layers" not in found
 
 
+def test_what_only_evaluates_is_refused() -> None:
+    words = (MODEL, BATCH, LENGTH, "--do_eval", "--do_train False")
+    assert "do_train is off: nothing is trained" in why("torchrun t.py", *words)
+    assert reading("torchrun t.py", *words[:-1], "--do_train").request["plan"]
+
+
 def test_the_command_that_was_said_completes_it() -> None:
     given = GivenValues({"model_max_length": "2048"})
     found = reading("torchrun train.py", MODEL, BATCH, given=given)
@@ -231,6 +250,20 @@ def test_yaml_that_trains_nothing_or_generates(text: str, said: str) -> None:
     with pytest.raises(RequestError) as caught:
         read({"run.yaml": text}, parse_cluster("1x8xh100-sxm"))
     assert said in str(caught.value)
+
+
+def test_grpo_by_the_lengths_of_its_parts() -> None:
+    response = "max_completion_length: 2048\nnum_generations: 8"
+    with pytest.raises(RequestError, match="also generates samples"):
+        read(
+            {"grpo.yaml": TRL.replace("max_length: 1024", response)}, parse_cluster("1x8xh100-sxm")
+        )
+    text = TRL.replace("max_length: 1024", f"max_prompt_length: 500\n{response}")
+    found = read({"grpo.yaml": text}, parse_cluster("1x8xh100-sxm"))
+    assert found.request["training"]["seq_length"] == 500 + 2048
+    assert "only the training of GRPO is read" in str(found.request["guessed"])
+    with pytest.raises(RequestError, match="is of rloo, whose step cannot be read"):
+        read({"rloo.yaml": text}, parse_cluster("1x8xh100-sxm"))
 
 
 def test_a_run_that_a_file_not_given_may_shard_only_risks_its_memory() -> None:
@@ -287,8 +320,48 @@ def test_what_a_script_says_is_quoted_in_that_command() -> None:
     assert "--model 'x/$(touch here) llama-3.1-8b' --seq-length 99" in said
 
 
+@pytest.mark.parametrize(
+    ("program", "own"),
+    [("loss.backward()\n", True), ("TrainingArguments()\nloss.backward()\n", False)],
+)
+def test_a_loop_of_its_own_is_said(program: str, own: bool) -> None:
+    files = {"a.sh": f"torchrun a/train.py {MODEL} {BATCH} {LENGTH}\n", "train.py": program}
+    found = read(files, parse_cluster("1x8xh100-sxm")).request
+    assert ("a/train.py trains in a loop of its own" in str(found["guessed"])) is own
+
+
+def test_a_length_of_llama_factorys_name_alone_trains_no_adapters() -> None:
+    found = reading("torchrun cli.py", MODEL, BATCH, "--bf16 True --cutoff_len 4096").request
+    assert found["training"]["seq_length"] == 4096
+    assert "lora_rank" not in found["training"]
+
+
+def test_a_command_of_a_package_is_said_to_start_one_process() -> None:
+    found = reading("own-train", MODEL, BATCH, LENGTH).request
+    assert "own-train is a command of a package: one process" in str(found["guessed"])
+    for launcher in ("torchrun a.py", "python a.py"):
+        found = reading(launcher, MODEL, BATCH, LENGTH).request
+        assert "of a package" not in str(found["guessed"])
+
+
+def test_sizes_beside_a_models_name_are_said() -> None:
+    sizes = "--encoder_layer_num 8 --num_vision_layers 2 --hidden_size 0"
+    found = reading("torchrun a.py", MODEL, BATCH, LENGTH, sizes).request
+    assert "may change time or memory: --encoder_layer_num 8'" in str(found["guessed"])
+
+
 def test_programs_that_train_nothing_are_named_so() -> None:
     assert "generate.py trains nothing" in why("torchrun tools/generate.py --max_len 99")
+    # Whatever configuration of a training they are given.
+    files = {"a.sh": "python maxengine_server.py base.yml", "base.yml": "ici_fsdp_parallelism: 4"}
+    with pytest.raises(RequestError, match=r"maxengine_server\.py trains nothing"):
+        read(files, parse_cluster("1x8xh100-sxm"))
+
+
+def test_a_jobs_script_comes_before_what_it_calls() -> None:
+    call = f"accelerate launch --num_processes $1 train.py {MODEL} {BATCH} {LENGTH}\n"
+    files = {"job.slurm": "N=2\nsrun bash train.sh $((4 * N))\n", "train.sh": call}
+    assert read(files, parse_cluster("1x2xh100-sxm")).request["plan"]["dp"] == 8
 
 
 @pytest.mark.parametrize(
@@ -347,6 +420,23 @@ def test_a_program_that_shards_by_a_switch_of_its_own() -> None:
     assert reading("torchrun t.py", *words, given=known).request["plan"]["zero_stage"] == 3
     named = (MODEL, BATCH, LENGTH, "--deepspeed --deepspeed_config configs/ds_zero2.json")
     assert reading("deepspeed t.py", *named).request["plan"]["zero_stage"] == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "replicas"),
+    [
+        ("python src/train.py", 1),
+        ("export CUDA_VISIBLE_DEVICES=0,1\npython sft.py --config", 2),
+        ("srun -N 1 --ntasks 4 python sft.py --config", 4),
+        # Another program with the same YAML is no training.
+        ("python sample.py sft.yaml\ntorchrun --nproc_per_node 4 sft.py", 4),
+        ("python sample.py sft.yaml\naccelerate launch --num_processes 4 sft.py", 4),
+    ],
+)
+def test_python_alone_starts_one_process_with_a_trainers_yaml(call: str, replicas: int) -> None:
+    files = {"run.sh": f"{call} sft.yaml\n", "sft.yaml": TRL}
+    plan = read(files, parse_cluster("1x8xh100-sxm")).request["plan"]
+    assert plan.get("dp", 1) == replicas
 
 
 def test_options_of_accelerate_overrule_its_configuration_beside_a_trainers_yaml() -> None:

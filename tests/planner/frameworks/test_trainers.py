@@ -177,8 +177,9 @@ def test_adam_mini_is_said_to_be_costed_as_adam() -> None:
 
 def test_deepspeed_in_the_yaml_itself() -> None:
     section = "deepspeed: {zero_optimization: {stage: 2}}"
-    plan = read(FACTORY.format(kind="full").replace(FACTORY.split("\n")[3], section)).plan
-    assert (plan.zero_stage, plan.runtime) == (2, "deepspeed")
+    found = read(FACTORY.format(kind="full").replace(FACTORY.split("\n")[3], section))
+    assert (found.plan.zero_stage, found.plan.runtime) == (2, "deepspeed")
+    assert not any("stage" in one.name for one in found.unread)
 
 
 def test_the_modules_that_peft_adapts_without_a_list() -> None:

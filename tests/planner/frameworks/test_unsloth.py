@@ -48,6 +48,8 @@ trainer = SFTTrainer(
 trainer.train()
 """
 
+NAMED = 'model_name="unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit",'
+
 
 def read(text: str, given: GivenValues | None = None, **more: str) -> Reading:
     files = LaunchFiles({"tune.py": text, **more}, given)
@@ -101,6 +103,8 @@ def test_what_a_notebook_leaves_open_is_as_unsloth_has_it() -> None:
     assert (plan.recompute, plan.offload_activations, plan.dp) == ("full", True, 1)
     assert reading.model.num_layers == 32
     assert any("no launcher among the files" in note for note in reading.assumed)
+    alone = SCRIPT + '\nos.environ["CUDA_VISIBLE_DEVICES"] = "3"\n'
+    assert not any("no launcher" in note for note in read(alone).assumed)
     bare = SCRIPT.replace("per_device_train_batch_size=2, gradient_accumulation_steps=4", "")
     assert read(bare).training.global_batch_size == 4 * 2
     older = bare.replace("SFTConfig", "TrainingArguments").replace(
@@ -128,6 +132,33 @@ def test_ranks_are_those_of_the_launcher() -> None:
     launch = "accelerate launch --num_machines 2 --num_processes 8 tune.py\n"
     accelerated = read(SCRIPT, **{"run.sh": launch})
     assert (accelerated.plan.dp, accelerated.nodes) == (8, 2)
+
+
+def test_a_script_takes_what_its_launch_hands_on() -> None:
+    """Words of the command, the environment, also into a container, and the processes."""
+    options = (
+        "import argparse, os\np = argparse.ArgumentParser()\np.add_argument('--bs', type=int)\n"
+        "options = p.parse_args()\nON = os.environ.get('WORLD_SIZE', '1') == '1'\n"
+    )
+    text = SCRIPT.replace(NAMED, 'os.getenv("MODEL", "x/7b"),')
+    text = text.replace('checkpointing="unsloth"', "checkpointing=ON")
+    text = options + text.replace("batch_size=2", "batch_size=options.bs")
+    inside = "apptainer exec a.sif bash -c 'torchrun --nproc_per_node 2 tune.py --bs 8'\n"
+    launch = f'V=(SINGULARITYENV_MODEL=unsloth/Qwen2.5-7B)\nenv "${{V[@]}}" {inside}'
+    reading = read(text, **{"run.sh": launch})
+    assert (reading.model.num_layers, reading.plan.micro_batch_size, reading.plan.dp) == (28, 8, 2)
+    assert reading.plan.recompute == "none"
+    assert read(SCRIPT, **{"run.sh": "python tune.py\n"}).plan.dp == 1
+
+
+def test_defaults_of_variables_that_nothing_sets_are_said() -> None:
+    text = "import os\n" + SCRIPT.replace(NAMED, 'os.environ.get("BASE", "Qwen/Qwen2.5-3B"),')
+    reading = UNSLOTH.read(LaunchFiles({"tune.py": text}), 1)  # type: ignore[misc]
+    assert reading.model.num_layers == 36
+    assert any("have their defaults: BASE" in note for note in reading.assumed)
+    unknown = text.replace('.get("BASE", "Qwen/Qwen2.5-3B")', '["BASE"]')
+    with pytest.raises(Unreadable, match=r"the model is os.environ\['BASE'\], known only at run"):
+        read(unknown)
 
 
 def test_whole_models_are_kept_in_bf16_unless_told_otherwise() -> None:
@@ -180,9 +211,30 @@ def test_given_values_take_the_place_of_those_in_the_script() -> None:
 
 
 @pytest.mark.parametrize(
+    ("lengths", "length"),
+    [
+        ("max_prompt_length=500, max_completion_length=1000", 1500),
+        ("max_completion_length=1000", 512 + 1000),
+        ("max_prompt_length=500, max_completion_length=9000", 4096),  # cut to the model's
+        ("max_prompt_length=longest(data), max_completion_length=1000", 4096),
+    ],
+)
+def test_the_training_of_grpo(lengths: str, length: int) -> None:
+    text = SCRIPT.replace("SFTConfig", "GRPOConfig").replace("steps=4", f"steps=4, {lengths}")
+    found = read(text)
+    assert (found.training.seq_length, found.training.global_batch_size) == (length, 8)
+    assert f"only the training of GRPO is read, each sequence as long as {length}" in str(
+        found.assumed
+    )
+    # All samples of a prompt are of one step.
+    six = read(text.replace("steps=4", "steps=4, num_generations=6"))
+    assert (six.plan.micro_batch_size, six.training.global_batch_size) == (6, 24)
+
+
+@pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("SFTConfig", "GRPOConfig", "only training on the next token can be read"),
+        ("SFTConfig", "DPOConfig", "only training on the next token can be read"),
         ("r=32", "r=32, lora_dropout=2", "lora_dropout must be from 0 to below 1, got '2'"),
         ("r=32", 'r=32, modules_to_save=["lm_head"]', "only adapters in every layer"),
         ("r=32", 'r=32, target_modules=["lm_head"]', "adapters at lm_head cannot be read"),

@@ -7,6 +7,7 @@ import pytest
 from cost_models.catalog import models
 from planner.answers.lint.lint import lint
 from planner.answers.lint.lint import read as said
+from planner.documents.problems import RequestError
 from planner.frameworks import get
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.read_results import Reading, Unreadable
@@ -231,5 +232,17 @@ def test_a_yaml_is_read_alone_and_under_the_call_that_names_it() -> None:
     assert (alone["training"]["global_batch_size"], alone["training"]["seq_length"]) == (512, 4096)
     assert (alone["plan"]["dp"], alone["plan"]["zero_stage"]) == (8, 3)
     call = "python -m verl.trainer.main_ppo --config-name grpo actor_rollout_ref.rollout.n=4\n"
+    longer = call.replace(
+        "rollout.n=4", "rollout.n=4 actor_rollout_ref.rollout.response_length=9000"
+    )
+    of_data = longer.replace("=9000", "='${data.max_response_length}'")
+    plain = said({"run.sh": of_data, "grpo.yaml": YAML}, cluster).request["training"]
+    assert plain["seq_length"] == 4096
+    engine = said({"run.sh": longer, "grpo.yaml": YAML}, cluster).request["training"]
+    assert engine["seq_length"] > 9000
     both = said({"run.sh": call, "grpo.yaml": YAML}, cluster).request
     assert both["training"]["global_batch_size"] == 256
+    with pytest.raises(RequestError, match="it evaluates, and trains nothing"):
+        said({"run.sh": f"{call[:-1]} +trainer.val_only=true\n", "grpo.yaml": YAML}, cluster)
+    with pytest.raises(RequestError, match=r"options may be in grpo\.yaml, which is not among the"):
+        said({"run.sh": call.partition(" actor")[0]}, cluster)

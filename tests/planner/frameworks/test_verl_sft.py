@@ -43,10 +43,21 @@ def test_the_micro_batch_of_all_ranks_of_older_releases() -> None:
     assert (found["plan"]["dp"], found["plan"]["micro_batch_size"]) == (4, 2)
 
 
+def test_a_configuration_that_the_script_writes_and_its_call_overrides() -> None:
+    written = "data:\n  max_length: 512\n  train_batch_size: 32\nmodel:\n  partial_pretrain: $M\n"
+    call = CALL.format(each="4") + '--config-path="$D" --config-name=mine data.max_length=4096'
+    script = f'M=Qwen/Qwen3-8B D=/a/b\ncat > "$D/mine.yaml" <<END\n{written}END\n{call}\n'
+    found = read({"run.sh": script}, parse_cluster("1x4xh100-sxm")).request
+    training = found["training"]
+    assert (training["global_batch_size"], training["seq_length"]) == (32, 4096)
+    assert found["model"]["num_layers"] == 36
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         ("model.partial_pretrain=$MODEL", "give it .--model"),
+        ("--config-name mine", "partial_pretrain is missing, unless mine.yaml has it"),
         (f"{MODEL} data.max_length=$LEN", "--set LEN=..."),
         (f"{MODEL} engine=megatron", "only the engine fsdp"),
     ],
