@@ -157,9 +157,7 @@ def least_needed_bytes(s: CostContext, g: KeyedPlans) -> Array:
     """
     amounts = _StepAmounts(s, g)
     slot = _Slot(s, g, 0, _ALL, amounts, 0.0)
-    slot.leave_open_what_is_recomputed()
-    if len(s.kinds) > 1:
-        slot.leave_out_kinds()
+    slot.leave_open(kinds=len(s.kinds) > 1)
     parts, spare = slot.parts(_StageSet(0, 0, _ALL, 0.0, 1.0, 1.0))
     if OPTIMIZERS[s.training.optimizer].by_matrix:
         parts["optimizer"] = 0.0
@@ -292,16 +290,14 @@ class _Slot:
             self._offloaded = g.offloaded_share(slot)
             self._most_resident = OFFLOAD_RESIDENT_LAYERS * largest
 
-    def leave_open_what_is_recomputed(self) -> None:
-        """Leave open how many layers are, where not all: gaps stick less where fewer are."""
+    def leave_open(self, kinds: bool) -> None:
+        """Leave out how many layers are recomputed, and with kinds which kinds a stage has."""
         uniform = self._g.plans.recompute_method == code("recompute_method", "uniform")
         self._recomputed = where(uniform, self._recomputed, 0.0)
-
-    def leave_out_kinds(self) -> None:
-        """Leave out what depends on which kinds of layers there are, and not on how many."""
-        self._inside = reduce(np.minimum, self._of.inside)
-        self._gradients = self._gradients - placeholder_bytes(self._g, self._slot)
-        self._step = 0.0
+        if kinds:
+            self._inside = reduce(np.minimum, self._of.inside)
+            self._gradients = self._gradients - placeholder_bytes(self._g, self._slot)
+            self._step = 0.0
 
     def first_stages(self) -> _StageSet:
         """The first stage of each plan that is composed so."""

@@ -46,7 +46,7 @@ def reading(code_base: CodeBase, printed: Printed, name: str, size: int | None) 
     options = list(_options(known_arguments(module)["flags"], printed))
     lines = [0, *(line for _, line in options)]
     body = " \\\n".join(shlex.join(option) for option, _ in options)
-    script = f"python pretrain_gpt.py \\\n{body}\n"
+    script = f"srun python pretrain_gpt.py \\\n{body}\n"
     if framework.read is None:
         raise Unreadable(f"launches of {framework.title} are not read")
     read = at_lines(framework.read({"launch.sh": script}, size), name, lines)
