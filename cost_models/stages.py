@@ -25,6 +25,7 @@ from cost_models.stage_layers import (
     PLACEMENTS,
     FloatArray,
     forward_layers,
+    is_loop,
     virtual_stage_layers,
     virtual_stages,
 )
@@ -39,8 +40,8 @@ class StageTable:
     slot_of: the slot that is composed as a stage is, shape (stages, layouts); -1: no such stage.
     layers, recomputed, inputs: shape (kinds, slots, layouts); inputs counts stored inputs of
     recomputed layers.  totals, recomputed_totals: summed over all stages, shape (kinds, layouts).
-    virtual: by layout, the virtual stages where a plan gives layers to several of each rank, and
-    not only to the first and the last a number of its own.
+    virtual: by layout, the virtual stages that loop over the ranks where a plan gives each its
+    layers, and not only the first and the last a number of its own.
     """
 
     stage: FloatArray
@@ -199,8 +200,7 @@ def stage_table(model: ModelSpec, plans: Plans) -> tuple[Groups, StageTable]:
         keys.recompute_layers * full,
     )  # fmt: skip
     size = len(groups.first)
-    one_way = PLACEMENT_CODES[keys.schedule] != PLACEMENTS.index("two-way")
-    several = (keys.vpp > 1) & (keys.stage_layers > 0) & one_way
+    several = (keys.vpp > 1) & (keys.stage_layers > 0) & is_loop(keys.schedule)
     rows = []
     table = ((), *plans.stage_layers_table)
     for pp, vpp, placement, first, last, explicit, redone, uniform, each in zip(

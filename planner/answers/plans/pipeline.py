@@ -24,7 +24,8 @@ def pipeline(
     if plan.pp == 1:
         return None
     schedule = SCHEDULES[plan.schedule]
-    uneven = plan.vpp > 1 and bool(plan.stage_layers)  # closed forms are of chunks that are alike
+    # Closed forms are of chunks that are alike.
+    uneven = plan.vpp > 1 and bool(plan.stage_layers) and schedule.placement == "loop"
     outside = sum(parts_s[name] for name, part in TIME_PARTS.items() if part.once)
     # An asynchronous schedule fills once per run but the simulator once per order, so its time is
     # not that of a step.
