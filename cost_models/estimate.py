@@ -83,8 +83,7 @@ class Estimates:
                 value = value[row]
             return corrected * float(value)
 
-        losses = 1 + self.model.mtp_num_layers
-        parts_s = self.times.virtual_stages_s(virtual, losses, np.array([row]))
+        parts_s = self.times.virtual_stages_s(virtual, np.array([row]))
         # The chunks of a rank are its virtual stages in forward order.
         spots = np.argsort(virtual.owner, kind="stable")
         shape = (plan.pp, plan.vpp)

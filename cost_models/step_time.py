@@ -52,6 +52,7 @@ class BlockTimes:
         def columns(block: BlockSeconds, names: tuple[str, ...]) -> dict[str, Array]:
             return {name: at_layer(getattr(block, name)) for name in names}
 
+        self._losses = 1 + s.model.mtp_num_layers
         reference = forward_share(s.model, s.training)
         ends = (*self.NAMES[:5], *self.WITHIN)
         self.layers = [
@@ -82,12 +83,11 @@ class BlockTimes:
         )
 
     def virtual_stages_s(
-        self, virtual: VirtualStages, losses: int, rows: NDArray[np.int64]
+        self, virtual: VirtualStages, rows: NDArray[np.int64]
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Forward, input and weight gradient of a micro-batch on each virtual stage, in seconds.
 
-        losses: on the last one, multi-token prediction included.  rows: of which plans; shape
-        (virtual stages, rows).
+        rows: of which plans; shape (virtual stages, rows).
         """
 
         def total(counts: Iterable[FloatArray], seconds: Iterable[Array]) -> FloatArray:
@@ -100,7 +100,7 @@ class BlockTimes:
         counts = np.vstack([virtual.layers, virtual.first, virtual.last])
         forward = total(counts, [each["forward_s"] + each["forward_comm_s"] for each in blocks])
         weight = total(counts, [each["weight_gradient_s"] for each in blocks])
-        whole = total(counts, [*self.whole_s, ends[0], losses * ends[1]])
+        whole = total(counts, [*self.whole_s, ends[0], self._losses * ends[1]])
         whole = whole + total(virtual.recomputed, self.again_s)
         return forward, np.maximum(whole - forward - weight, 0.0), weight
 
@@ -156,7 +156,7 @@ def step_time(
     forward, backward, recompute = share("forward_s"), share("backward_s"), busiest.recompute_s()
     bubble = _extra_s(g, busiest.costs(forward, _all_stages_s(s, g, times)))
     if g.table.virtual:
-        bubble = _uneven_extra_s(s, g, times, per_row(bubble, len(plans)))
+        bubble = _uneven_extra_s(g, times, per_row(bubble, len(plans)))
     step = step_seconds(s, g, dp, forward, backward + recompute)
     parts = {
         "forward": m * forward,
@@ -327,29 +327,23 @@ def _extra_s(g: KeyedPlans, costs: Costs) -> Array:
     return where(plans.pp == 1, 0.0, by_schedule(plans, extra))
 
 
-def _uneven_extra_s(
-    s: CostContext, g: KeyedPlans, times: BlockTimes, bubble_s: FloatArray
-) -> FloatArray:
+def _uneven_extra_s(g: KeyedPlans, times: BlockTimes, bubble_s: FloatArray) -> FloatArray:
     """The same where the virtual stages of a rank are not alike, and closed forms do not hold."""
-    plans, losses = g.plans, 1 + s.model.mtp_num_layers
-    result = bubble_s.copy()
+    plans, result = g.plans, bubble_s.copy()
+    schedules = per_row(plans.schedule, len(plans))
+    micro_batches = per_row(g.micro_batches, len(plans))
     keys = np.zeros(len(plans), dtype=np.int64) if g.stages.inverse is None else g.stages.inverse
     for key, virtual in g.table.virtual.items():
         rows = np.flatnonzero(keys == key)
         if not len(rows):
             continue
-        layout = (
-            int(per_row(column, len(plans))[rows[0]])
-            for column in (plans.schedule, plans.pp, plans.vpp)
-        )
-        schedule, stages, chunks = layout
+        stages = int(virtual.owner[-1]) + 1  # a loop ends on the last rank
+        chunks = len(virtual.owner) // stages
         if 3 * (ROUNDS + 2) * stages * stages * chunks > MOST_ACTIONS:
             continue  # the closed form stands
-        result[rows] = uneven_extra_s(
-            SCHEDULES[VOCABULARIES["schedule"][schedule]], stages, chunks,
-            per_row(g.micro_batches, len(plans))[rows],
-            *times.virtual_stages_s(virtual, losses, rows),
-        )  # fmt: skip
+        schedule = SCHEDULES[VOCABULARIES["schedule"][int(schedules[rows[0]])]]
+        seconds = times.virtual_stages_s(virtual, rows)
+        result[rows] = uneven_extra_s(schedule, stages, chunks, micro_batches[rows], *seconds)
     return result
 
 

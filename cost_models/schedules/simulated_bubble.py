@@ -147,13 +147,14 @@ def uneven_extra_s(
     counts, place = np.unique(count, return_inverse=True)
     few = np.array([_simulated_micro_batches(schedule, stages, chunks, m) for m in counts.tolist()])
     few = few[place]
-    groups = group(few, np.minimum(count - few, 1), *rounded.reshape(-1, len(unit)))
+    longer = (count > few).astype(np.int64)
+    groups = group(few, longer, *rounded.reshape(-1, len(unit)))
     extra, pace = np.zeros(len(groups.first)), np.zeros(len(groups.first))
-    cut, longer, costs = few[groups.first], (count > few)[groups.first], rounded[..., groups.first]
+    cut, costs = few[groups.first], rounded[..., groups.first]
     for m in np.unique(cut).tolist():
         of = np.flatnonzero(cut == m)
         extra[of] = _uneven_wait(schedule.id, stages, chunks, m, costs[..., of])
-        more = of[longer[of]]
+        more = of[longer[groups.first[of]] > 0]
         if len(more):
             wait = _uneven_wait(schedule.id, stages, chunks, m + stages, costs[..., more])
             pace[more] = np.maximum(wait - extra[more], 0.0) / stages
@@ -161,18 +162,30 @@ def uneven_extra_s(
     return np.asarray(unit * (fixed + later), dtype=np.float64)
 
 
+def first_rounds(
+    schedule: PipelineSchedule, stages: int, chunks: int, micro_batches: int, least: int, most: int
+) -> int:
+    """Micro-batches of the first rounds of a step, so that one more round can be run too.
+
+    From `least` to `most` rounds of p, with the step's remainder.  A cut of a legal step need not
+    be one itself; then `most` rounds without the remainder.
+    """
+    cuts = (rounds * stages + micro_batches % stages for rounds in range(least, most + 1))
+    legal = (
+        cut
+        for cut in cuts
+        if not any(schedule.allowed(stages, chunks, count) for count in (cut, cut + stages))
+    )
+    return next(legal, most * stages)
+
+
 def _simulated_micro_batches(
     schedule: PipelineSchedule, stages: int, chunks: int, micro_batches: int
 ) -> int:
-    """Micro-batches of a step that is simulated whole, or of its first rounds."""
-
-    def runs(count: int) -> bool:
-        return not schedule.allowed(stages, chunks, count)
-
-    # Each round after the first adds as much; a cut of a legal step need not be one itself.
-    cuts = (rounds * stages + micro_batches % stages for rounds in range(1, ROUNDS + 1))
-    few = next((cut for cut in cuts if runs(cut) and runs(cut + stages)), ROUNDS * stages)
-    return micro_batches if micro_batches <= few and runs(micro_batches) else few
+    """Micro-batches of a step that is simulated whole, or in its first rounds."""
+    few = first_rounds(schedule, stages, chunks, micro_batches, 1, ROUNDS)
+    whole = micro_batches <= few and not schedule.allowed(stages, chunks, micro_batches)
+    return micro_batches if whole else few
 
 
 def _uneven_wait(

@@ -31,11 +31,11 @@ SHARED_OPTIONS = {"--train-iters", "--seq-length", "--tokenizer-type"}
 # The option by which a call of transformers' Trainer is known.
 TRAINER_MARK = "--per_device_train_batch_size"
 _TAKES_ARGUMENTS = re.compile(r"^\s*(?:export\s+)?\w+=[\"']?\$\{?[1-9]|\bgetopts\b", re.MULTILINE)
-# Scripts of a job, by their names.
 _VISIBLE = re.compile(r"(\d+|GPU-[\w-]+)(,(\d+|GPU-[\w-]+))*")
 _LEAVES = re.compile(
     r"^os\.environ\[[\"']CUDA_VISIBLE_DEVICES[\"']\] *= *[\"']([^\"']*)", re.MULTILINE
 )
+# Scripts of a job, by their names.
 _JOBS = (".slurm", ".sbatch", ".job", ".bash", ".sub", ".pbs")
 # Files that hold no commands.
 _DATA = (".json", ".yaml", ".yml", ".toml", ".py", ".ipynb", ".txt", ".md", "hostfile", "_env")
@@ -256,6 +256,12 @@ def visible(launch: ProgramCall) -> int | None:
     """How many accelerators CUDA_VISIBLE_DEVICES leaves a call; None if it names none."""
     named = launch.environment.get("CUDA_VISIBLE_DEVICES", "").replace(" ", "").strip(",")
     return named.count(",") + 1 if _VISIBLE.fullmatch(named) else None
+
+
+def unlaunched(launch: ProgramCall) -> World:
+    """The processes of a program that no launcher starts: as many as accelerators that it sees."""
+    each = visible(launch) or 1
+    return World(1, each, each)
 
 
 def alone(launch: ProgramCall) -> bool:

@@ -84,10 +84,8 @@ def _configs(call: ProgramCall) -> Iterator[str]:
     option = ""
     for word in call.arguments:
         before, equals, value = word.text.rpartition("=")
-        name, key = (
-            (value if equals else word.text).rsplit("/", 1)[-1],
-            before if equals else option,
-        )
+        key, path = (before, value) if equals else (option, word.text)
+        name = path.rsplit("/", 1)[-1]
         if key == "--config-name" and not name.endswith(CONFIGS):  # Hydra's
             name += ".yaml"
         if name.endswith(CONFIGS) and not _OF_DATA.search(key):

@@ -45,7 +45,7 @@ class LayoutAxes:
         return tuple(dict.fromkeys((*self.explicit_splits, *balanced)))
 
     def least_partition_share(self, pp: int) -> float:
-        """The busiest rank's work in the best balanced layout over that in the best usual split."""
+        """The work a micro-batch adds in the best balanced layout over the best usual split's."""
         return min((layout.share for layout in self._balanced_layouts.get(pp, ())), default=1.0)
 
     @property

@@ -95,7 +95,7 @@ def _are_hopeless(
 ) -> BoolArray:
     """Plans that fit, and of which no partition takes a share of the time: sooner than one by one.
 
-    The bounds of least_s, for all plans.
+    The bounds of least_s, for all plans but those whose virtual stages wait for each other now.
     """
     layers, recompute_s = layers_of(spec), (amounts.redone > 0) * amounts.again_s
     each = amounts.layer_s + np.where(amounts.redone < 1, 0.0, recompute_s)
@@ -113,7 +113,8 @@ def _are_hopeless(
     equal_layers = (np.ptp(each, axis=0) == 0.0) & ((amounts.redone == 0) | (amounts.redone == 1))
     too_slow = (least_s > most_s) | (equal_layers & (room_for < spec.num_layers))
     fits = amounts.total_bytes.max(axis=0) <= ROUNDING * room.of(plans)
-    return np.asarray(fits & too_slow, dtype=np.bool_)
+    waits = (plans.vpp > 1) & (plans.stage_layers > 0)
+    return np.asarray(fits & too_slow & ~waits, dtype=np.bool_)
 
 
 def _of_short_list(

@@ -15,8 +15,8 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from cost_models.stage_layers import virtual_stage_layers, virtual_stages
 from planner.search.layer_partition import LayerLoads, Stages, pace_s, partition_layers
 
-# A partition is tried beside the usual splits if its busiest rank has at most this share of the
-# work that it has in the best of those.
+# A partition is tried beside the usual splits if it has at most this share of the work between
+# micro-batches (Stages.pace_s) that the best of those has.
 WORTH_A_TRY = 0.98
 Ends = tuple[int, int]
 
@@ -24,7 +24,7 @@ Ends = tuple[int, int]
 class RoughLayout(NamedTuple):
     """Layers of each virtual stage, for a placement and a number of chunks per rank.
 
-    share: the busiest rank's work over that in the best usual split; 0 if there is none.
+    share: its work between micro-batches over that of the best usual split; 0 if there is none.
     """
 
     placement: Placement
@@ -96,7 +96,7 @@ def _least_usual(
     pp: int,
     end_layers: tuple[Ends, ...],
 ) -> float:
-    """FLOP of the busiest rank in the best of the usual splits; infinite without one."""
+    """FLOP between micro-batches in the best of the usual splits; infinite without one."""
     count, stages = len(layers.seconds), _stages(placement, pp, chunks, head)
     splits = [
         virtual_stage_layers(count, placement, pp, chunks, *ends)

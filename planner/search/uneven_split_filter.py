@@ -17,8 +17,8 @@ SPARED = 0.85
 class UnevenSplitFilter:
     """The least step time of plans with even splits, by number of accelerators and (tp, cp, pp).
 
-    sizes: numbers of accelerators, ascending.  share: by pipeline size, the busiest rank's work in
-    the best uneven split, divided by that in the best even split.
+    sizes: numbers of accelerators, ascending.  share: by pipeline size, the work between
+    micro-batches in the best uneven split, divided by that in the best even split.
     """
 
     def __init__(self, groups: Plans, sizes: Sequence[int], share: Callable[[int], float]) -> None:

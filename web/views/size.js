@@ -125,7 +125,7 @@ function ChanceKept({ row, spec }) {
   const said = row.chance_kept !== null && ` ${what} with a chance of ${chance(row.chance_kept)}${row.chance_kept < SAFE ? ": leave more room, or measure first" : ""}.`;
   return html`<p class="surely">${daysRange(row)} at 80${SPACE}%.${said}${unseen(row) && ` No published run on ${kind(row.accelerator)} is known.`}</p>`;
 }
-const SAFE = 0.9; // chance from which a limit is surely kept
+const SAFE = 0.9; // chance from which a limit is surely kept, as for what is recommended
 const unseen = ({ error_band: band }) => band.accelerator_rows === 0;
 
 const within = (value) => value !== null && value > OVERLAP[0] && value < OVERLAP[1];

@@ -8,6 +8,7 @@ from cost_models.plans import ParallelPlan
 from cost_models.schedules import SCHEDULES
 from cost_models.schedules.makespan import makespan_s
 from cost_models.schedules.simulate import Links, Times
+from cost_models.schedules.simulated_bubble import first_rounds
 from planner import frameworks
 from planner.documents.plan_report import Pipeline
 
@@ -54,9 +55,7 @@ def simulated_s(plan: ParallelPlan, micro_batches: int, times: Times, links: Lin
     def whole_s(count: int) -> float:
         return makespan_s(schedule, stages, chunks, count, times, links)
 
-    few = ROUNDS * stages + micro_batches % stages
-    if any(schedule.allowed(stages, chunks, count) for count in (few, few + stages)):
-        few = ROUNDS * stages  # a cut of a legal step need not be one itself
+    few = first_rounds(schedule, stages, chunks, micro_batches, ROUNDS, ROUNDS)
     more = few + stages
     if 3 * stages * chunks * min(more, micro_batches) > MOST_ACTIONS:
         return None

@@ -118,8 +118,8 @@ def started_with(files: Mapping[str, str], config: str) -> training_calls.World:
         if console or call.launcher in ("torchrun", "deepspeed"):
             return training_calls.world(call)
     if len(calls) == 1 and calls[0].launcher == "python":
-        reached, alone = training_calls.world(calls[0]), training_calls.visible(calls[0]) or 1
-        return reached if reached.accelerators else training_calls.World(1, alone, alone)
+        reached = training_calls.world(calls[0])
+        return reached if reached.accelerators else training_calls.unlaunched(calls[0])
     return training_calls.World(None, None, None)
 
 

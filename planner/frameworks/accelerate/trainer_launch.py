@@ -312,12 +312,12 @@ def _world(call: ProgramCall, beside: Values) -> World:
         return _of_accelerate(call, beside)
     if swift.launches(call):
         return swift.world(call)
-    reached, seen = training_calls.world(call), training_calls.visible(call)
-    own = not call.before and (seen or training_calls.scripts([call.program.file]))
+    reached, script = training_calls.world(call), training_calls.scripts([call.program.file])
+    own = not call.before and (training_calls.visible(call) or script)
     # Without a launcher or srun, whatever nodes the job has.
     started = training_calls.alone(call) and not reached.accelerators
     started |= bool(own or call.launcher == "python") and reached == World(None, None, None)
-    return World(1, seen or 1, seen or 1) if started else reached
+    return training_calls.unlaunched(call) if started else reached
 
 
 def _of_accelerate(call: ProgramCall, beside: Values) -> World:

@@ -226,7 +226,7 @@ def test_a_schedule_that_no_framework_runs_is_priced_without_a_launch() -> None:
         )
 
 
-def test_no_framework_writes_for_a_tpu() -> None:
+def test_no_framework_reduces_gradients_in_fp32_on_a_tpu() -> None:
     found = find(asked(cluster="1x16xtpu-v5p"))
     assert found.best is not None
     assert found.launch is None

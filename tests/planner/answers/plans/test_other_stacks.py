@@ -1,4 +1,4 @@
-"""TPU, Gaudi and Trainium: planned, said to rest on no run, and started by no framework here."""
+"""TPUs are MaxText's; Gaudi and Trainium are planned, and started by no framework here."""
 
 from __future__ import annotations
 
