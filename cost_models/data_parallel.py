@@ -25,7 +25,7 @@ from cost_models.network import Fabric
 from cost_models.overheads import placeholder_parameters
 from cost_models.placement import Axis, Placement
 from cost_models.plans import Plans
-from cost_models.runtimes import traits
+from cost_models.runtimes import Traits, traits
 from cost_models.sources import Array, formula
 from cost_models.spec import DTYPE_BYTES, ModelSpec, TrainingSpec
 from cost_models.trainable import TrainableModel, frozen_bytes, stored_bytes
@@ -42,6 +42,14 @@ EMBEDDING = "embedding"
 def bucket_parameters(ranks: Array) -> Array:
     """Parameters of one gradient bucket with d data-parallel ranks: max(40e6, 1e6 d)."""
     return maximum(BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_RANK * ranks)
+
+
+def unsharded_bucket_parameters(runtime: Traits, training: TrainingSpec, bucket: Array) -> Array:
+    """Parameters that are reduced at one time without ZeRO; bucket: as with it."""
+    masters = np.asarray(runtime.weights_are_masters) * (training.master_weights_dtype == "fp32")
+    weight_bytes = where(masters > 0, DTYPE_BYTES["fp32"], training.gathered_weight_bytes)
+    ddp = np.asarray(runtime.ddp_bucket_bytes)
+    return where(ddp > 0, ddp / weight_bytes, bucket)
 
 
 @dataclass(frozen=True)
@@ -222,8 +230,10 @@ def data_parallel_seconds(
 
     def rates(data: Axis, shard: Axis, replicate: Axis) -> Rates:
         bucket = bucket_parameters(full(data.size))
+        whole = unsharded_bucket_parameters(runtime, training, where(by_block, last, bucket))
         bucket = where(by_block, last, bucket)
-        return prices.rates(bucket * reduce_bytes, bucket * weight_bytes, data, shard, replicate)
+        payloads = (bucket * reduce_bytes, bucket * weight_bytes, whole * reduce_bytes)
+        return prices.rates(payloads, data, shard, replicate)
 
     experts = Rates(zero, zero, zero)
     if model.moe is not None:
@@ -262,13 +272,16 @@ class _GroupSeconds:
         return self._full(self._fabric.transfer(op, payload, axis))
 
     def rates(
-        self, payload: Array, weights: Array, data: Axis, shard: Axis, replicate: Axis
+        self, payloads: tuple[Array, Array, Array], data: Axis, shard: Axis, replicate: Axis
     ) -> Rates:
-        """Seconds per byte; payload: bytes of one bucket's gradients, weights: of its weights."""
+        """Seconds per byte; payloads: bytes of one bucket's gradients, of its weights, and of the
+        gradients of one that is not sharded.
+        """
+        payload, weights, whole = payloads
         across = self.of("all_reduce", payload / self._full(shard.size), replicate)
         all_reduce: FloatArray = self._none
         if {0, 1} & self._zero:
-            all_reduce = self.of("all_reduce", payload, data) / payload
+            all_reduce = self.of("all_reduce", whole, data) / whole
         return Rates(
             (self.of("reduce_scatter", payload, shard) + across) / payload,
             all_reduce,

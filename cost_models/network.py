@@ -96,6 +96,11 @@ class Crossing:
     used: Array
     link_bytes_per_s: Array
 
+    @property
+    def step_s(self) -> float:
+        """Seconds of one step of a collective over these links."""
+        return self.tier.latency_s + self.tier.collective_wait_s
+
 
 def crossings(fabric: Fabric, axis: Axis) -> Iterator[Crossing]:
     """Every tier outside the fastest domain, from the inside out."""
@@ -203,12 +208,12 @@ def _beyond(
         bus = where(hop.used, minimum(bus, rate * hop.inner), bus)
         domains = maximum(hop.outer / hop.inner, 1.0)
         # A ring takes a step per domain; NCCL reduces over a tree where that is shorter.
-        steps = domains - 1.0
+        steps, step_s = domains - 1.0, hop.step_s
         if op == "all_reduce":
-            tree = 2.0 * np.log2(domains) * (TREE_STEP * hop.tier.latency_s + chunk_s)
-            steps_s = minimum(2.0 * steps * hop.tier.latency_s, tree)
+            tree = 2.0 * np.log2(domains) * (TREE_STEP * step_s + chunk_s)
+            steps_s = minimum(2.0 * steps * step_s, tree)
         else:
-            steps_s = steps * hop.tier.latency_s
+            steps_s = steps * step_s
         latency = latency + where(hop.used, steps_s, 0.0)
     return bus, latency
 
@@ -220,7 +225,7 @@ def _all_to_all_s(
     seconds, _ = _domain_s(fabric, "all_to_all", payload * inner / ranks, inner)
     for hop in crossings(fabric, axis):
         leaving = leaving_bytes(payload, ranks, ranks - hop.inner)
-        latency = hop.tier.latency_s * (1.0 + np.log2(maximum(hop.outer / hop.inner, 1.0)))
+        latency = hop.step_s * (1.0 + np.log2(maximum(hop.outer / hop.inner, 1.0)))
         through = ring_s(leaving, 1.0, fraction * hop.link_bytes_per_s, latency)
         seconds = where(hop.used, maximum(seconds, through), seconds)
     return seconds

@@ -138,6 +138,7 @@ def _tier(item: dict[str, Any]) -> NetworkTier:
         domain_accelerators=item.get("accelerators"),
         bandwidth_bytes_per_s=item["bytes_per_s"],
         latency_s=item["latency_us"] * 1e-6,
+        collective_wait_s=item.get("collective_wait_us", 0.0) * 1e-6,
         oversubscription=item.get("oversubscription", 1.0),
         topology=item.get("topology", "switch"),
     )
@@ -261,6 +262,7 @@ def _instance_of(
         row["price_usd_per_hour"],
     )
     tier = {"name": provider["network"], "latency_us": provider["latency_us"]}
+    tier["collective_wait_us"] = provider.get("collective_wait_us", 0.0)
     network = [] if gbit is None else [tier | {"bytes_per_s": gbit * 1e9 / 8 / per_node}]
     memory_gib, nvme_tb = row["host_memory_gib"], row["nvme_tb"]
     parts = [f"{per_node}x {accelerator_entries()[row['accelerator']].spec.name}"]

@@ -179,6 +179,8 @@ class Traits:
     """Gradients are widened after they are reduced: no wider copy of a whole one exists."""
     reduces_by_block: Array = 0.0
     """Gradients are reduced block by block, not in buckets of a fixed size."""
+    ddp_bucket_bytes: Array = 0.0
+    """Gradients that are not sharded are reduced in buckets of so many bytes of weights."""
     reduces_whole_bf16_gradients: Array = 0.0
     """With ZeRO-1 and bf16 every rank gets all reduced gradients."""
     flat_buckets: Array = 0.0

@@ -16,6 +16,7 @@ RUNTIME = replace(
     weights_are_masters=0.0,
     flat_buckets=1.0,
     reduces_by_block=0.0,
+    ddp_bucket_bytes=0.0,
     reduces_half_gradients=1.0,
     copies_sharded_parameters=0.0,
     measured_wrapper=0.0,

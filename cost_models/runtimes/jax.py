@@ -28,5 +28,6 @@ RUNTIME = replace(
     gathers_next_matrix=1.0,
     gathers_experts_together=1.0,
     reduces_half_gradients=1.0,
+    ddp_bucket_bytes=0.0,  # XLA combines reductions
     offloads_shards=0.0,  # optimizer_memory_host_offload
 )

@@ -42,6 +42,7 @@ RUNTIME = Runtime(
     keeps_gathered_weights=1.0,
     reduces_after_pipeline=1.0,
     reduces_by_block=1.0,
+    ddp_bucket_bytes=25.0 * 2**20,  # DistributedDataParallel bucket_cap_mb
     whole_table_gradient=1.0,
     copies_sharded_parameters=1.0,
     # DTensor.redistribute of what Muon makes orthogonal.

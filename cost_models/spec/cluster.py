@@ -51,6 +51,9 @@ class NetworkTier(Spec):
     )
     bandwidth_bytes_per_s: BytesPerSecond = Field(description="per accelerator and direction")
     latency_s: Annotated[float, Field(ge=0, le=10)] = Field(description="of one message")
+    collective_wait_s: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0, description="that a step of a collective between domains takes beyond latency_s"
+    )
     oversubscription: Annotated[float, Field(ge=1, le=10_000)] = 1.0
     topology: Literal["switch", "mesh", "torus-2d", "torus-3d", "rail"] = Field(
         "switch",

@@ -107,6 +107,7 @@ BOUNDS: list[tuple[float, float, str]] = [
     (1, 10**7, "NetworkTier: domain_accelerators"),
     (1e4, 1e18, "NetworkTier: bandwidth_bytes_per_s"),
     (0.0, 10.0, "NetworkTier: latency_s"),
+    (0.0, 1.0, "NetworkTier: collective_wait_s"),
     (1.0, 1e4, "NetworkTier: oversubscription"),
     (1, 10**6, "NodeGroup: nodes"),
     (1, 10**4, "NodeGroup: accelerators_per_node"),

@@ -587,6 +587,11 @@ CASES: dict[str, Case] = {
         part("dp_comm", dp=2, zero_stage=1, profile=constant_collectives(), **OPEN),
         {"torch": 2 * WEIGHTS / LAYER, "megatron": 2 * WEIGHTS / 40e6},
     ),
+    "ddp_bucket_bytes": Case(
+        # Each all-reduce takes a second: of 25 MiB of fp32 weights, or of 40 million gradients.
+        part("dp_comm", dp=2, zero_stage=0, profile=constant_collectives(), **OPEN),
+        {"torch": 4 * WEIGHTS / (25 * MIB), "megatron": WEIGHTS / 40e6},
+    ),
     "reduces_whole_bf16_gradients": Case(
         # An all-reduce sends fp32 gradients twice; then half-precision weights are gathered.
         part("dp_comm", dp=2, zero_stage=1, **OPEN),

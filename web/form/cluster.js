@@ -124,6 +124,7 @@ function Tier({ tier, i, network, onChange }) {
     <fieldset class="inner"><legend>${tier.name}${tier.domain_accelerators ? `, ${tier.domain_accelerators} accelerators` : ""}</legend>
       ${box("bandwidth_bytes_per_s", "Bandwidth", "GB/s", 1e9)}
       ${box("latency_s", "Latency", "µs", 1e-6)}
+      ${tier.domain_accelerators !== 1 && box("collective_wait_s", "Wait of a collective's step", "µs", 1e-6)}
       ${tier.domain_accelerators !== 1 && box("oversubscription", "Oversubscription", ": 1")}
     </fieldset>`;
 }

@@ -33,6 +33,8 @@ SPLIT = 60  # plans whose layers are split over the groups: the first by the gro
 REFINED = 2  # simulated pipelines whose layer split the simulator improves further
 MOST_ORDERED = 4  # with up to so many groups, every order along the pipeline is tried
 PlacedPlan = tuple[ParallelPlan, tuple[int, ...]]  # a plan, and the group of each stage
+# Of a tier of the network.
+_SLOWER_WHERE_HIGHER = ("latency_s", "collective_wait_s", "oversubscription")
 # These hold for the whole pipeline, not for each group: groups have different ranks and layers.
 _RULES_NOT_APPLIED = ("world_size", "layers_not_divisible")
 
@@ -106,9 +108,7 @@ def _worst(groups: tuple[NodeGroup, ...]) -> NodeGroup:
     slow = min(accelerators, key=lambda a: a.peak_bf16_flop_per_s or 0.0)
     worst = slow.model_copy(update=least(accelerators, AcceleratorSpec.model_fields))
     tiers = tuple(
-        same[0].model_copy(
-            update=least(list(same), NetworkTier.model_fields, ("latency_s", "oversubscription"))
-        )
+        same[0].model_copy(update=least(list(same), NetworkTier.model_fields, _SLOWER_WHERE_HIGHER))
         for same in zip(*(g.network for g in groups), strict=True)
     )
     price = None

@@ -169,7 +169,7 @@ def _accelerator(request: PlanRequest) -> Iterator[Input]:
 
 
 def _tiers(request: PlanRequest) -> Iterator[Input | tuple[str, str]]:
-    """Bandwidth, latency and oversubscription of each level of the network."""
+    """Bandwidth, latency, waits and oversubscription of each level of the network."""
     group, seen = request.cluster.groups[0], set[str]()
     inside = 1
     for i, tier in enumerate(group.network):
@@ -185,16 +185,19 @@ def _tiers(request: PlanRequest) -> Iterator[Input | tuple[str, str]]:
             )
             if i < len(one.network)
         ]
-        rows = (
+        rows = [
             _field("bandwidth_bytes_per_s", f"{called} bandwidth", "bytes/s", tier, places),
             _field("latency_s", f"{called} latency", "s", tier, places, slows=True),
-            _field(
-                "oversubscription", f"{called} oversubscription", "ratio", tier, places,
-                slows=True, least=1.0,
-            ),
-        )  # fmt: skip
-        # The innermost tier has no oversubscription.
-        for row in rows if i else rows[:2]:
+        ]
+        if tier.collective_wait_s:
+            title = f"{called} wait of a collective's step"
+            rows.append(_field("collective_wait_s", title, "s", tier, places, slows=True))
+        if i:  # the innermost tier has no oversubscription
+            title = f"{called} oversubscription"
+            rows.append(
+                _field("oversubscription", title, "ratio", tier, places, slows=True, least=1.0)
+            )
+        for row in rows:
             name = f"{slug}_{row.name}"
             if inside >= request.cluster.accelerators:
                 yield name, "no link of this tier is crossed: the cluster ends inside it"

@@ -9,6 +9,7 @@ from functools import cache
 from cost_models.catalog.hardware import (
     accelerator_entry,
     accelerators,
+    cluster_entry,
     cluster_of,
     clusters,
     node_group,
@@ -136,6 +137,9 @@ def cluster_for(run: Run) -> ReadValue:
     if ranks > per_node:
         rate = nic_bytes_per_s(run["interconnect"], nics_shared)
         network = _network(rate, entry.node.network, assumptions)
+        # Neuron has collectives of its own.
+        if re.search(r"\befa\b", run["interconnect"].lower()) and "trainium" not in chip.value:
+            network = (_over_efa(network[0] if network else entry.node.network),)
     named = (c.link_bytes_per_s for c in clusters() if _names_cluster(c, run["interconnect"]))
     link = next(named, None)
     if link is not None:
@@ -186,6 +190,11 @@ def _network(
         assumptions.append(f"{gbit:.0f} Gb/s NIC per accelerator: typical")
         return ()
     return (nic.model_copy(update={"bandwidth_bytes_per_s": rate, "name": "network"}),)
+
+
+def _over_efa(nic: NetworkTier) -> NetworkTier:
+    wait_s = cluster_entry("p5.48xlarge").network[0].collective_wait_s
+    return nic.model_copy(update={"collective_wait_s": wait_s})
 
 
 def _names_cluster(entry: ClusterEntry, text: str) -> bool:
