@@ -25,7 +25,8 @@ from cost_models.network import Fabric
 from cost_models.overheads import placeholder_parameters
 from cost_models.placement import Axis, Placement
 from cost_models.plans import Plans
-from cost_models.runtimes import Traits, traits
+from cost_models.runtimes import traits
+from cost_models.runtimes.base import Traits
 from cost_models.sources import Array, formula
 from cost_models.spec import DTYPE_BYTES, ModelSpec, TrainingSpec
 from cost_models.trainable import TrainableModel, frozen_bytes, stored_bytes
