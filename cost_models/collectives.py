@@ -289,9 +289,11 @@ class Collectives:
         gather = self._op("all_gather", every, axis) + self._op("reduce_scatter", every, axis)
         inner = members(axis, fabric.tiers[0].domain_accelerators)
         domains = maximum(axis.size / inner, 1.0)
-        copies = traffic.distinct_domains(top_k, domains)
-        if record.top_k_groups is not None:  # group-limited routing: groups stand on domains
-            copies = minimum(copies, record.top_k_groups)
+
+        def reached(places: Array) -> Array:
+            if record.groups is not None:
+                places = traffic.domains_of_groups(places, *record.groups)
+            return traffic.distinct_domains(top_k, places)
 
         def sparse(copies: Array) -> Array:
             fraction = fabric.profile.network_fraction
@@ -299,8 +301,7 @@ class Collectives:
             return fabric.transfer("all_to_all", once, axis, fraction)
 
         # One copy per node over the NICs, one per rank inside.
-        ranks = traffic.distinct_domains(top_k, d.ep)
-        deduplicated = 2.0 * where(domains > 1, sparse(copies), sparse(ranks))
+        deduplicated = 2.0 * where(domains > 1, sparse(reached(domains)), sparse(reached(d.ep)))
         kinds = [
             plans.moe_dispatcher == code("moe_dispatcher", n) for n in ("alltoall", "allgather")
         ]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from cost_models.arrays import maximum, where
 from cost_models.sources import Array, formula
 
 
@@ -46,6 +49,21 @@ def distinct_domains(top_k: Array, domains: Array) -> Array:
     A dispatcher that sends one copy per domain (DeepEP) replaces top_k by this number.
     """
     return domains * (1.0 - (1.0 - 1.0 / domains) ** top_k)
+
+
+@formula("1", "derived")
+def domains_of_groups(domains: Array, groups: int, chosen: int) -> Array:
+    """Expected number of domains on which a token's groups of experts stand.
+
+    Groups lie side by side on the ranks: one spans several domains, or a domain holds several of
+    them, of which those that the token chooses are drawn without return.
+    """
+    held = maximum(groups / np.asarray(domains), 1.0)
+    missed: Array = 1.0
+    for drawn in range(chosen):
+        missed = missed * maximum(groups - held - drawn, 0.0) / (groups - drawn)
+    spread = np.asarray(domains) * (1.0 - missed)
+    return where(np.asarray(domains) >= groups, chosen * np.asarray(domains) / groups, spread)
 
 
 @formula("byte", "megatron-2")

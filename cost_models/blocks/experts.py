@@ -183,7 +183,10 @@ class Experts(FeedForward):
         yield MemoryBoundKernel("unpermute", moved, moved, MODULE)
         payload = copies * outer * d.activation_bytes
         yield Collective(("all_gather", "reduce_scatter"), payload, "etp", module=MODULE)
-        yield Dispatch(d.sharded_tokens * sent.load, outer, sent.top_k, moe.top_k_groups, MODULE)
+        groups = None
+        if moe.num_groups is not None and moe.top_k_groups is not None:
+            groups = moe.num_groups, moe.top_k_groups
+        yield Dispatch(d.sharded_tokens * sent.load, outer, sent.top_k, groups, MODULE)
 
     @staticmethod
     def _saved_routing(moe: MoESpec, d: Dims, sent: _Copies) -> Iterator[SavedTensor]:

@@ -234,13 +234,13 @@ class KeyValues:
 @dataclass(frozen=True)
 class Dispatch:
     """Tokens sent to the ranks of their experts and back: top_k copies of each of the busiest
-    rank's `tokens`, to at most top_k_groups groups of experts.
+    rank's `tokens`, to experts of at most groups[1] of their groups[0] groups.
     """
 
     tokens: Array
     width: float
     top_k: float
-    top_k_groups: int | None = None
+    groups: tuple[int, int] | None = None
     module: str = ""
 
 

@@ -7,6 +7,7 @@ import pytest
 from cost_models.communication import (
     context_parallel_chunk_bytes,
     distinct_domains,
+    domains_of_groups,
     expert_dispatch_bytes,
     pipeline_message_bytes,
     tensor_parallel_payload_bytes,
@@ -33,6 +34,14 @@ def test_ulysses_sends_queries_and_outputs_of_all_heads_keys_and_values_of_few()
 
 def test_a_token_goes_once_to_each_of_its_experts() -> None:
     assert expert_dispatch_bytes(1024.0, 8.0, 4096.0, 1.0) == 8 * 4 * MEBIBYTE
+
+
+@pytest.mark.parametrize(
+    ("domains", "expected"), [(1, 1.0), (4, 4 * (1 - 3 / 14)), (8, 4.0), (16, 8.0), (32, 16.0)]
+)
+def test_four_of_eight_groups_stand_on_domains(domains: int, expected: float) -> None:
+    """On 4 domains two groups each: all four chosen miss one with 6/8 x 5/7 x 4/6 x 3/5 = 3/14."""
+    assert domains_of_groups(domains, 8, 4) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize(
