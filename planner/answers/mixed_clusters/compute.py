@@ -173,7 +173,8 @@ def _pipelines(
 def _plans_without_layers(request: PlanRequest, groups: Groups) -> Iterator[PlacedPlan]:
     """Legal plans without their layers, and the group of each stage, in every order of groups.
 
-    The first SPLIT by the time that the groups' rates add up to, layers split evenly.
+    The first SPLIT by the time that the groups' rates add up to, layers split evenly, of those
+    whose stages have room in all groups together; the others after them.
     """
     rows = list(_candidates(request))
     if not rows:
@@ -192,9 +193,10 @@ def _plans_without_layers(request: PlanRequest, groups: Groups) -> Iterator[Plac
     rate = np.zeros(len(kept))
     for model, group in zip(groups.models, request.cluster.groups, strict=True):
         rate += group.accelerators / model.evaluate(plans.take(kept)).iteration_time_s
+    first = np.lexsort((-rate, ~groups.have_room(plans.take(kept))))
     places = range(len(request.cluster.groups))
     orders = list(permutations(places)) if len(places) <= MOST_ORDERED else [tuple(places)]
-    for i in kept[np.argsort(-rate)][:SPLIT].tolist():
+    for i in kept[first][:SPLIT].tolist():
         plan = rows[i]
         size = plan.tp * plan.cp * plan.dp
         for order in orders:
@@ -215,7 +217,7 @@ def _candidates(request: PlanRequest) -> Iterator[ParallelPlan]:
     ]
     for size in divisors(shared):
         stages = total // size
-        if stages > request.model.num_layers:
+        if stages not in values["pp"]:
             continue
         for tp, cp, micro, recompute in product(
             values["tp"], values["cp"], values["micro_batch_size"], recomputes
@@ -272,7 +274,7 @@ def _verdict(options: list[Option], groups: tuple[NodeGroup, ...]) -> str:
         "pipeline": "All nodes, layers distributed by their speed",
     }[best.kind]
     if alone is None:
-        return f"{words}: no group alone fits"
+        return f"{words}: no group alone has a plan that fits"
     gain = alone.iteration_time_s / best.iteration_time_s
     name = groups[alone.order[0]].accelerator.id
     return f"{words}: {gain:.2f} times as fast as the {name} nodes alone"

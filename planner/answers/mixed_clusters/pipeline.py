@@ -66,6 +66,25 @@ class Groups:
             [room(size, self._memory_risk).of_plan(plan) for size in self.capacity_bytes]
         )
 
+    def have_room(self, plans: Plans) -> NDArray[np.bool_]:
+        """Whether the groups together have room for a plan's stages, with as many layers on each.
+
+        Layers can move from small accelerators to large ones, so that only the sum counts.
+        """
+        roomy = np.zeros(len(plans), dtype=np.bool_)
+        for pp in np.unique(plans.pp):
+            rows = np.flatnonzero(plans.pp == pp)
+            left = np.zeros(len(rows))
+            for model, group, size in zip(
+                self.models, self.cluster.groups, self.capacity_bytes, strict=True
+            ):
+                memory = model.evaluate(plans.take(rows), all_stages=True).memory
+                used = (memory.total_bytes - memory.spare_bytes).mean(axis=0)
+                free = room(size, self._memory_risk).of(plans.take(rows))
+                left += group.accelerators * (free - used)
+            roomy[rows] = left >= 0
+        return roomy
+
     def evaluate(self, plan: ParallelPlan, owner: Sequence[int]) -> Result:
         """One plan with its layers by stage; owner: the group of each stage."""
         owners = np.asarray(owner)

@@ -235,3 +235,19 @@ def test_days_and_money_say_what_they_rest_on() -> None:
     training = {name: value for name, value in TRAINING.items() if name != "tokens"}
     bare = find(request(cluster, training=training, search={"pp": 1, "tp": 8}))
     assert {note.code for note in bare.notes} == {"pipeline", "slowest", "links"}
+
+
+FOUR_AND_FOUR = groups(("h100-sxm-80gb", 4, 8), ("a100-sxm-80gb", 4, 8))
+
+
+def test_pipelines_without_room_crowd_out_none_that_fits() -> None:
+    """With 512 sequences the sixty fastest at equal layers are all too large."""
+    training = {"seq_length": 8192, "global_batch_size": 512}
+    found = find(request(FOUR_AND_FOUR, model="llama-3.1-70b", training=training, search={}))
+    assert found.options[0].kind == "pipeline"
+
+
+def test_a_stated_pipeline_is_kept() -> None:
+    found = find(request(FOUR_AND_FOUR, model="llama-3.1-70b", search={"tp": 8, "cp": 1, "pp": 8}))
+    pipelines = [option.plan for option in found.options if option.kind == "pipeline"]
+    assert [(plan.tp, plan.pp) for plan in pipelines] == [(8, 8)]
