@@ -245,15 +245,17 @@ def _preset(entry: ClusterEntry, nodes: int | None) -> ClusterSpec:
 def _domains(entry: AcceleratorEntry, per_node: int) -> list[NetworkTier]:
     """The tiers inside the fastest domains when a node holds `per_node` accelerators.
 
-    A smaller node cuts a domain that does not span nodes; of a mesh it also cuts the links.  More
-    cards over PCIe share one domain.
+    A smaller node cuts a domain that does not span nodes; of a mesh it also cuts the links.  So do
+    whole trays that fill a rack only in part: 64 of 72.  More cards over PCIe share one domain.
     """
     per_node = max(per_node, 1)  # NodeGroup refuses less, with the path
+    typical = entry.node.accelerators
     tiers: list[NetworkTier] = []
     for tier in entry.node.domains:
         size = cast(int, tier.domain_accelerators)
         bandwidth = tier.bandwidth_bytes_per_s
-        if per_node < size <= entry.node.accelerators:
+        part_of_rack = size > typical and size % per_node > 0 and per_node % typical == 0
+        if per_node < size and (size <= typical or part_of_rack):
             if tier.topology == "mesh" and per_node > 1:
                 bandwidth *= (per_node - 1) / (size - 1)
             size = per_node

@@ -274,6 +274,8 @@ def test_catalog_defaults() -> None:
         ("3xh100", 1, 3, 3),
         ("72xgb200", 18, 4, 72),
         ("4xgb200-nvl72", 72, 4, 72),
+        ("4x64xgb200", 4, 64, 64),  # of racks of 72
+        ("8x36xgb200", 8, 36, 72),  # half a rack is no rack
         ("4xdgx-h100", 4, 8, 8),
         ("8x4090", 1, 8, 8),
         ("240x8xh100", 240, 8, 8),
