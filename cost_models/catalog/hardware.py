@@ -254,7 +254,7 @@ def _domains(entry: AcceleratorEntry, per_node: int) -> list[NetworkTier]:
     for tier in entry.node.domains:
         size = cast(int, tier.domain_accelerators)
         bandwidth = tier.bandwidth_bytes_per_s
-        part_of_rack = size > typical and size % per_node > 0 and per_node % typical == 0
+        part_of_rack = size > typical and 2 * per_node > size and per_node % typical == 0
         if per_node < size and (size <= typical or part_of_rack):
             if tier.topology == "mesh" and per_node > 1:
                 bandwidth *= (per_node - 1) / (size - 1)
