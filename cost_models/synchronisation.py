@@ -355,12 +355,8 @@ def activation_offload_s(s: CostContext, g: KeyedPlans, forward: Array, backward
     link = s.nodes.host_link_bytes_per_s
     assert link is not None
     at_layer, at_stage = g.layers.spread, g.stages.spread
-    table = g.table
-    inputs_only, one_input = g.runtime.offloads_layer_inputs, at_layer(g.bytes.layer_input)
-    of_layer = [
-        at_layer(layer.saved) * (1.0 - inputs_only) + one_input * inputs_only
-        for layer in g.bytes.layers
-    ]
+    table, one_input = g.table, at_layer(g.bytes.layer_input)
+    of_layer = [at_layer(layer.saved) for layer in g.bytes.layers]
     saved = max_of(
         sum_of(
             at_stage(layers[slot] - redone[slot]) * moved + at_stage(inputs[slot]) * one_input

@@ -114,8 +114,6 @@ class Traits:
     one of two in either case)."""
     recompute_keeps_products: Array = 0.0
     """Selective recompute of any module also recomputes what is neither a product nor attention."""
-    offloads_layer_inputs: Array = 0.0
-    """Of offloaded activations only the inputs of layers move, the rest is computed again."""
     half_precision_logits: Array = 0.0
     """Every loss keeps half-precision logits, and their gradient takes their place."""
     autograd_loss: Array = 0.0

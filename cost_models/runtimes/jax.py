@@ -15,11 +15,10 @@ RUNTIME = replace(
     half_precision_logits=1.0,
     # XLA removes what nothing reads from the layer that it computes again.
     leaves_out_last_product=1.0,
-    # MaxText's policies: save_dot_with_context_except_mlp, decoder_layer_input=offload.
+    # MaxText's policies: save_dot_with_context_except_mlp.
     keeps_mlp_products=0.0,
     # minimal: jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims.
     recompute_keeps_products=1.0,
-    offloads_layer_inputs=1.0,
     # wi_tile_fwd_batch_seq and its like; megablox visits such a tile once for each expert in it.
     ragged_tile_rows=512.0,
     # A weight is gathered where it is used, beside the product before it; experts are one weight.

@@ -396,16 +396,6 @@ CASES: dict[str, Case] = {
             "megatron": 2 * S * (3 * H + F + 2 * H + 2 * H + H + F),
         },
     ),
-    "offloads_layer_inputs": Case(
-        lambda r: (
-            part("offload", offload_activations=True, node=SLOW_HOST, compile=True)(r)
-            - offload_s(0, r)
-        ),
-        {
-            "jax": BATCH * 2 * LAYERS * MESSAGE / 1e6,
-            "torch": BATCH * 2 * LAYERS / 1e6 * (SAVED + S * 2 * (4 + 4)),
-        },
-    ),
     "half_precision_logits": Case(
         named("logits", "kept", end="head", **UNFUSED_LOSS), {"jax": 2 * S * V, "torch": 4 * S * V}
     ),

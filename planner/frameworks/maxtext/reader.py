@@ -282,8 +282,6 @@ def _custom(values: Values) -> str:
     """The policy that keeps what the keys of remat_policy custom keep, as nearly as one does."""
     kept = {name for name in KEPT["minimal_with_context"] if values.text(name) == "device"}
     away = {name for name in KEPT["minimal_with_context"] if values.text(name) == "offload"}
-    if away:
-        values.assume(f"{', '.join(sorted(away))} are planned as kept on the device, not offloaded")
     near = min(KEPT, key=lambda policy: len(set(KEPT[policy]) ^ (kept | away)))
     if set(KEPT[near]) != kept | away:
         values.assume(f"remat_policy custom is planned as {near}")
@@ -293,22 +291,26 @@ def _custom(values: Values) -> str:
 def _recompute(values: Values, model: ModelSpec) -> dict[str, Any]:
     stated = values.text("remat_policy") or "full"
     policy = _ALIKE.get(stated, stated)
-    inputs = policy == "custom" and values.text("decoder_layer_input") == "offload"
+    away = policy == "custom" and values.text("decoder_layer_input") == "offload"
     if policy == "custom":
+        kept = [name for name in KEPT["minimal_with_context"] if values.text(name) == "device"]
+        if away and kept:
+            away = False
+            values.assume(f"{', '.join(kept)} are kept on the device: nothing planned as offloaded")
         policy = _custom(values)
     for modules, name in policies(model).items():
         if name == policy:
             return {
                 "recompute": "selective",
                 "recompute_modules": modules,
-                "offload_activations": inputs,
+                "offload_activations": away,
             }
     least = policy in ("save_qkv_proj", "save_out_proj")
     if least:
         values.assume(f"remat_policy {policy} is planned as full, which keeps a little less")
     if policy == "full" or least:
         layers = model.num_layers
-        return {"recompute": "full", "recompute_num_layers": layers, "offload_activations": inputs}
+        return {"recompute": "full", "recompute_num_layers": layers, "offload_activations": away}
     if policy != "none":
         values.assume(f"remat_policy {policy} is planned without recompute, which keeps more")
     return {}

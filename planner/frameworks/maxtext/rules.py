@@ -196,7 +196,7 @@ OWN: tuple[Rule, ...] = (
             | (p.recompute == _FULL)
             | ((p.recompute == _SELECTIVE) & (c.model.moe is None))
         ),
-        "only inputs of layers are offloaded: activation offload needs recompute, full if the "
+        "what a policy keeps is offloaded by name: activation offload needs recompute, full if the "
         "layers have experts",
     ),
 )

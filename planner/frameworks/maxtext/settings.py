@@ -84,9 +84,8 @@ def _memory(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
     offloads = plan.recompute != "none" and plan.offload_activations
     yield "remat_policy", "custom" if offloads else policy, "activation recompute"
     if offloads:
-        yield "decoder_layer_input", "offload", "layer inputs are kept in host memory"
-        for name in KEPT[policy]:
-            yield name, "device", f"kept, as by {policy}"
+        for name in ("decoder_layer_input", *KEPT[policy]):
+            yield name, "offload", f"kept as by {policy}, in host memory"
     if plan.offload_optimizer:
         yield "optimizer_memory_host_offload", True, "optimizer states in host memory"
 
