@@ -370,7 +370,8 @@ def _pipeline_s(
 
     Filling and draining shows 2 (p-1) messages.  In steady state a rank sends and receives v
     messages each way per micro-batch; interleaving lets them run under the next chunk
-    (megatron-core switches that overlap off for plain 1F1B).
+    (megatron-core switches that overlap off for plain 1F1B), but not while the first micro-batch
+    is on its way through all chunks, nor the last on its way back.
     """
     plans = g.plans
     if all_of(plans.pp == 1):
@@ -380,5 +381,7 @@ def _pipeline_s(
     chunk_s = (forward + backward) / (2.0 * plans.vpp)
     steady = where(hidden, maximum(message - chunk_s, 0.0), message)
     ways = 1.0 + g.runtime.messages_one_way
-    shown = 2.0 * (plans.pp - 1) * message + ways * messages(g) * steady
+    filling = by_schedule(plans, lambda one: one.shown_messages(plans.pp, plans.vpp))
+    filling = where(hidden, filling, 2.0 * (plans.pp - 1))
+    shown = filling * message + ways * messages(g) * steady
     return where(plans.pp > 1, shown, 0.0)

@@ -5,7 +5,13 @@ Lamy-Poirier, arXiv 2211.05953, section 4.  Backwards run the forwards' order in
 
 from __future__ import annotations
 
-from cost_models.schedules.base import Action, Kind, Order, PipelineSchedule
+from cost_models.schedules.base import (
+    Action,
+    Kind,
+    Order,
+    PipelineSchedule,
+    shown_between_ranks,
+)
 from cost_models.schedules.gpipe import all_in_flight
 from cost_models.schedules.interleaved import INTERLEAVED
 
@@ -27,6 +33,7 @@ LOOPED_BFS = PipelineSchedule(
     in_flight=all_in_flight,
     allowed=lambda stages, chunks, micro_batches: "",
     order=order,
+    shown_messages=shown_between_ranks,
     chunk_counts=(),
     keeps_all=True,
 )

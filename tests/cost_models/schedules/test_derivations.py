@@ -16,7 +16,7 @@ import pytest
 from cost_models.schedules import SCHEDULES
 from cost_models.schedules.base import Action, Costs, Kind
 from cost_models.schedules.building_block import INTERVAL, Block
-from cost_models.schedules.simulate import Simulation, Times, simulate
+from cost_models.schedules.simulate import Links, Simulation, Times, simulate
 from cost_models.schedules.v_half import block as v_half_block
 from cost_models.schedules.v_min import block as v_min_block
 
@@ -112,6 +112,23 @@ class TestClosedForms:
                 peaks = run(name, p, v, m, (10.0, 12.0, 8.0)).peak_units
                 claimed = SCHEDULES[name].in_flight(np.arange(p), p, v, m)
                 assert np.broadcast_to(claimed, p) == pytest.approx(peaks), (p, m)
+
+
+class TestMessages:
+    @pytest.mark.parametrize(
+        ("name", "p", "v", "m"),
+        [
+            *(("interleaved-1f1b", p, v, m * p) for p in (2, 4) for v in (2, 5) for m in (1, 3)),
+            *(("looped-bfs", p, v, 2 * p) for p in (2, 4) for v in (2, 5)),
+            *(("dualpipe-v", p, 2, 2 * p) for p in (2, 4, 8)),
+        ],
+    )
+    def test_what_filling_and_draining_shows(self, name: str, p: int, v: int, m: int) -> None:
+        """Messages that others' chunks could hide: however many micro-batches, the same show."""
+        schedule, times = SCHEDULES[name], Times.equal(p, v, 1.0, 1.0, 1.0)
+        with_links = simulate(schedule, p, v, m, times, Links(latency_s=0.01)).makespan_s
+        shown = (with_links - simulate(schedule, p, v, m, times).makespan_s) / 0.01
+        assert schedule.shown_messages(p, v) == pytest.approx(shown, abs=1e-6)
 
 
 class TestZeroBubble:
