@@ -77,7 +77,8 @@ def test_a_sizing_shows_its_rows_as_they_come(page: Page, shot: Callable[..., No
         "cluster": {"accelerator": "h100-sxm-80gb", "nodes": 1, "accelerators_per_node": 8},
         "training": {"seq_length": 8192, "global_batch_size": 480, "tokens": 1e12},
     }
-    page.goto(link(request=question, view="size", sizing={"deadline_days": 90}))
+    sizing = {"deadline_days": 90, "accelerators": ["h100-sxm-80gb", "a100-sxm-80gb"]}
+    page.goto(link(request=question, view="size", sizing=sizing))
     some = page.get_by_role("region", name="Clusters so far")
     expect(some.locator("tbody tr").first).to_be_visible(timeout=20_000)
     shot(page, "so-far")
@@ -106,8 +107,8 @@ def test_what_fits(page: Page, shot: Callable[..., None]) -> None:
     shot(page, "fits", whole=True)
 
     # A rented node has a price, and room for more ways.
-    page.get_by_label("Card or instance").select_option("p5.48xlarge")
-    expect(verdict).to_have_text("6 of 6 ways fit on 8 × H100 SXM5 80GB")
+    page.get_by_label("Card or instance").select_option("p5.4xlarge")
+    expect(verdict).to_have_text("5 of 6 ways fit on 1 × H100 SXM5 80GB")
     expect(quantized.locator("td").first).to_contain_text("$")
     page.get_by_label("Batch").fill("-1")
     expect(page.get_by_label("Batch")).to_have_attribute("aria-invalid", "true")
