@@ -183,6 +183,7 @@ def test_named_modules_and_counted_layers_are_kept() -> None:
         ("torchtitan-rocm", "2025", "torch"),
         ("Primus (TorchTitan)", "2025", "torch"),
         ("fsdp2", "2024", "eager"),
+        ("HF transformers + torch FSDP1", "2025", "transformers-foreach"),
         ("hf-accelerate", "2024", "transformers-foreach"),
         ("hf-accelerate", "2026", "transformers"),
         ("transformers 5.13.1, peft 0.19.2", "2026", "transformers-foreach"),
