@@ -54,10 +54,14 @@ def rows() -> Any:
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 
-# One in three after every save: hand computations hold the parts of a step there.
+# One in three after every save, where hand computations hold the parts of a step, and another one
+# in continuous integration.
 @pytest.mark.parametrize(
     "number",
-    [pytest.param(number, marks=pytest.mark.slow if number % 3 else ()) for number in range(COUNT)],
+    [
+        pytest.param(number, marks=((), pytest.mark.slow, pytest.mark.exhaustive)[number % 3])
+        for number in range(COUNT)
+    ],
 )
 def test_the_numbers_of_a_drawn_plan_are_as_pinned(number: int, rows: Any) -> None:
     pinned = rows[number]

@@ -243,7 +243,7 @@ FOUR_AND_FOUR = groups(("h100-sxm-80gb", 4, 8), ("a100-sxm-80gb", 4, 8))
 def test_pipelines_without_room_crowd_out_none_that_fits() -> None:
     """With 512 sequences the sixty fastest at equal layers are all too large."""
     training = {"seq_length": 8192, "global_batch_size": 512}
-    found = find(request(FOUR_AND_FOUR, model="llama-3.1-70b", training=training, search={}))
+    found = find(request(FOUR_AND_FOUR, model="llama-3.1-70b", training=training, search={"cp": 1}))
     assert found.options[0].kind == "pipeline"
 
 

@@ -24,6 +24,11 @@ from planner.search.several_spaces import best_of_each
 from planner.search.simplicity import MOST_FULL, MOST_SLOWER, kinds
 from tests.fixtures.evaluations import counted
 
+MODELS = (
+    "llama-3.1-8b", "gpt-oss-20b",
+    pytest.param("deepseek-v2-lite", marks=pytest.mark.exhaustive),
+)  # fmt: skip
+
 
 def asked(
     model: str = "llama-3.1-8b", cluster: str = "2x8xh100-sxm", **search: object
@@ -93,7 +98,7 @@ def test_a_plan_that_is_launched_says_no_such_thing(answer: PlanAnswer) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["llama-3.1-8b", "deepseek-v2-lite", "gpt-oss-20b"])
+@pytest.mark.parametrize("model", MODELS)
 def test_the_best_plan_alone_is_that_of_the_whole_search(model: str) -> None:
     """Of each framework, though fewer plans are priced: the others cannot be the best."""
     request = asked(model)
@@ -110,7 +115,7 @@ def test_the_best_plan_alone_is_that_of_the_whole_search(model: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["llama-3.1-8b", "deepseek-v2-lite", "gpt-oss-20b"])
+@pytest.mark.parametrize("model", MODELS)
 def test_frameworks_searched_together_find_what_each_finds_alone(model: str) -> None:
     request = asked(model)
     names = runners(Context(request.model, request.cluster, request.training))
