@@ -32,7 +32,8 @@ WEIGHT_GRADIENT_FRACTION = 0.96
 # Transformer Engine _2X_ACC_DGRAD): without it 1.1 to 1.2 times as fast (pytorch/ao#2377).
 SPLIT_ACCUMULATOR = 1 / 1.15
 # FlashAttention-2 over the Triton FlashAttention before it: 1.3 to 1.5 times as fast forward, about
-# twice backward (flash-attention-2, section 4.1).
+# twice backward (flash-attention-2, section 4.1).  Before Ampere torch and xformers have a kernel
+# of that generation, the memory-efficient one of CUTLASS, beside which the same section sets it.
 FLASH1_SLOWDOWN = {"forward": 1.4, "backward": 2.0}
 # Rate of fp8 GEMMs over those with one scale per tensor.  Rowwise: 1.11 times bf16 where tensorwise
 # is 1.73 times (torchao float8 README and issue pytorch/torchtitan#1207); blockwise: 0.452 / 0.503
@@ -240,11 +241,14 @@ def _attention_time(kernel: FlashAttention, machine: Machine) -> tuple[Array, Ar
 
     def both(name: str, share: float) -> Array:
         newest = seconds("flash", name, share)
-        if not any_of(kernel.flash2) and not any_of(kernel.flash1):
+        older = machine.accelerator.before_ampere
+        if not any_of(kernel.flash2) and not any_of(kernel.flash1) and not older:
             return newest
         measured = ("flash2", name, True) in profile.attention
         second = seconds("flash2", name, share) if measured else newest
         first = second * FLASH1_SLOWDOWN[name]
+        if older:
+            return first
         return where(kernel.flash1 > 0, first, where(kernel.flash2 > 0, second, newest))
 
     backward = both("backward", FLASH_BACKWARD_FLOP) / kernel.rate

@@ -41,6 +41,12 @@ class Numerics(Spec):
     activation: Name | None = Field(
         None, description="as transformers names it; None: SiLU where the MLP is gated, else GELU"
     )
+    gate_limit: Positive | None = Field(
+        None, description="clamp of both halves of a gated MLP's input (swiglu_limit)"
+    )
+    gate_offset: Positive | None = Field(
+        None, description="added to the half of a gated MLP's input that has no activation"
+    )
     rope_theta: Positive | None = Field(None, description="base of rotary positions")
     local_rope_theta: Positive | None = Field(None, description="the same of windowed layers")
     rotary_share: Annotated[float, Field(gt=0, le=1)] | None = Field(

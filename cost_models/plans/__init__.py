@@ -18,6 +18,7 @@ from cost_models.plans.arrays import (
 from cost_models.plans.plan import (
     RECOMPUTE_MODULES,
     VOCABULARIES,
+    AttentionKernel,
     ParallelPlan,
     RecomputeModule,
     RuntimeName,
@@ -28,6 +29,7 @@ __all__ = [
     "FIELDS",
     "RECOMPUTE_MODULES",
     "VOCABULARIES",
+    "AttentionKernel",
     "FloatArray",
     "IntArray",
     "ParallelPlan",

@@ -41,6 +41,16 @@ class AcceleratorSpec(Spec):
         value: float | None = getattr(self, f"peak_{precision}_flop_per_s")
         return value
 
+    @property
+    def before_ampere(self) -> bool:
+        """Whether it is an NVIDIA GPU of compute capability below 8.0: Volta or Turing.
+
+        These have no matrix units for bf16, and no kernels of FlashAttention 2 and later, cuDNN's
+        fused attention included (flash-attn's README; TransformerEngine
+        attention/dot_product_attention/utils.py, "Filter: Compute capability").
+        """
+        return self.vendor == "NVIDIA" and self.peak_bf16_flop_per_s is None
+
 
 class NetworkTier(Spec):
     """One level of the network, from the fastest domain outward."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from cost_models.fields import Spec
 from cost_models.package_files import table
-from cost_models.plans import ParallelPlan, Plans, RuntimeName
+from cost_models.plans import AttentionKernel, ParallelPlan, Plans, RuntimeName, is_one_of
 from cost_models.spec import ModelSpec
 from cost_models.spec.training import Loss
 from planner.constraints import RULES, BoolArray, Context, Level, Rule, violations
@@ -204,6 +204,8 @@ class Framework:
     those where it asks for adapters; packed_adapters: beside frozen weights of 4 bits.
     steps_in_backward: whether its optimizer can step in the backward pass.  losses: what it trains
     on.
+    before_ampere: the attention kernels of a plan that it runs on accelerators without
+    FlashAttention 2.
     competes: whether it is searched if the request names no framework; False: it takes the options
     of another framework, which is searched instead.
     starts_on: vendors of planner.frameworks.devices.STACKS on whose accelerators it starts.
@@ -235,6 +237,7 @@ class Framework:
     starts_on: tuple[str, ...] = ()
     steps_in_backward: bool = False
     losses: tuple[Loss, ...] = ("next_token",)
+    before_ampere: tuple[AttentionKernel, ...] = ("unfused",)
     competes: bool = True
     axes: dict[str, tuple[Value, ...]] = field(init=False, repr=False)
 
@@ -261,6 +264,7 @@ class Framework:
             *partial_training,
             ASSIGNED_LENGTHS if dynamic else ONE_LENGTH,
             _trains_on(self.losses),
+            _attends_by(self.before_ampere),
             *(() if self.steps_in_backward else (AFTER_BACKWARD,)),
             *restrictions.rules(self.fields),
             *self.rules,
@@ -288,6 +292,8 @@ class Framework:
         return self.render(request, plan)
 
 
+# Of rules on the attention kernels of an accelerator, and on what fp16 needs of gradients.
+ATTENTION_CODE, SCALING_CODE = "attention_kernel", "gradient_scaling"
 Legal = Callable[[Context, Plans], object]
 Explain = str | Callable[[Context, ParallelPlan], str]
 
@@ -374,6 +380,27 @@ def _trains_on(losses: tuple[Loss, ...]) -> Rule:
             + ", or your own loss"
         ),
         "degrees",
+    )
+
+
+@cache
+def _attends_by(kernels: tuple[AttentionKernel, ...]) -> Rule:
+    """On accelerators without FlashAttention 2, attention runs by one of these kernels."""
+
+    def older(c: Context) -> list[str]:
+        found = (group.accelerator for group in c.cluster.groups)
+        return sorted({one.name for one in found if one.before_ampere})
+
+    return rule(
+        ATTENTION_CODE,
+        lambda c, p: (
+            not older(c) or is_one_of(p.attention_kernel, "attention_kernel", *kernels) > 0
+        ),
+        lambda c, p: (
+            "FlashAttention 2 and later, and cuDNN's, need compute capability 8.0 (Ampere), which "
+            f"{' and '.join(older(c))} does not have: attention_kernel is {' or '.join(kernels)}, "
+            f"not {p.attention_kernel}"
+        ),
     )
 
 

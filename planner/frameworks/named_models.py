@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from cost_models.catalog import models
 from cost_models.catalog.names import UnknownName
 from cost_models.package_files import table
 from cost_models.spec import ModelSpec
-from planner.documents.loading import parse_json
 from planner.documents.problems import RequestError
+from planner.frameworks.config_files import json_value
 from planner.frameworks.read_results import Unreadable
 from planner.huggingface import ModelImportError, model_from_config
 
@@ -163,8 +162,8 @@ def _without_separators(name: str) -> str:
 
 def of_config(files: Mapping[str, str], name: str) -> ModelSpec:
     """The model of a Hugging Face config.json among the files; raises Unreadable."""
+    document = json_value(files[name], name)
     try:
-        document: Any = parse_json(files[name])
         return model_from_config(document, "custom").model
     except (ModelImportError, RequestError, ValueError) as error:
         raise Unreadable(f"holds no model: {error}", name) from None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from cost_models.catalog.names import UnknownName
 from planner import frameworks
 from planner.documents.problems import Problem, RequestError, join, refuse, shown
-from planner.frameworks import unread_trainers
+from planner.frameworks import unread_trainers, yaml_files
 from planner.frameworks.base import Framework
 from planner.frameworks.bash_writer import parts
+from planner.frameworks.config_files import json_value, toml_table
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.named_files import named_files
 from planner.frameworks.read_results import Reading, Unreadable
@@ -158,6 +159,8 @@ def _none_found(
     if trainer := unread_trainers.known_trainer(files):
         return refuse("/files", "no_framework", f"{trainer}; {detail}")
     unknown = Problem(pointer="/files", code="no_framework", detail=detail)
+    if broken := list(_broken(files)):
+        return RequestError([*broken, unknown])
     # The problems that stopped the readers, each of them once; a framework that does not know the
     # files as its own would miss its own names in them.
     stopped = {
@@ -169,6 +172,21 @@ def _none_found(
     called = unread_trainers.called(files) or unread_trainers.stated(files)
     said = [Problem(pointer="/files", code="no_framework", detail=called)] if called else []
     return RequestError([*said, *stopped.values(), unknown])
+
+
+def _broken(files: Mapping[str, str]) -> Iterator[Problem]:
+    """The JSON, YAML and TOML files that break at some place: no framework may know them."""
+    for name, text in files.items():
+        try:
+            if name.endswith((".json", ".ipynb")):
+                json_value(text, name)
+            elif name.endswith(".toml"):
+                toml_table(text, name)
+            elif name.endswith((".yaml", ".yml")):
+                yaml_files.read(text, name)
+        except Unreadable as error:
+            if error.line:
+                yield from _unreadable(error).problems
 
 
 def _stopped(framework: Framework, files: Mapping[str, str]) -> tuple[Problem, ...]:

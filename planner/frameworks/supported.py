@@ -159,10 +159,17 @@ def _broken(framework: Framework, context: Context) -> list[Rule]:
 
 @lru_cache(maxsize=64)
 def attention_kernels(name: str, context: Context) -> tuple[str, ...]:
-    """Kernels with which a framework runs the model in some such plan."""
+    """Kernels with which a framework runs the model in some such plan.
+
+    Rules that all of them break are about something else, as the samples of a micro-batch.
+    """
     framework = frameworks.get(name)
     plans = _plans(framework, context)
-    kernels = plans.attention_kernel[_legal(framework, context, plans)]
+    legal = np.ones(len(plans), dtype=np.bool_)
+    for rule in framework.rules:
+        passes = rule.legal(context, plans)
+        legal &= passes | (not passes.any())
+    kernels = plans.attention_kernel[legal]
     return tuple(VOCABULARIES["attention_kernel"][i] for i in np.unique(kernels))
 
 

@@ -7,7 +7,7 @@ those that the model can have but does not state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -43,7 +43,7 @@ class Uncarried:
 
 
 class Missing(NamedTuple):
-    """rows: facts that the model can have but does not state; lost: stated, but without option."""
+    """rows: facts that the model can have but does not state; lost: stated, but not written."""
 
     rows: tuple[Uncarried, ...]
     lost: tuple[str, ...]
@@ -117,14 +117,24 @@ def _uncarried(name: str, how: str, models: str = "") -> Uncarried:
     return replace(fact, how=how, exists=_MODELS[models] if models else fact.exists)
 
 
-def of(model: ModelSpec, table: Iterable[Uncarried], said: Collection[str]) -> Missing:
+def of(
+    model: ModelSpec,
+    table: Iterable[Uncarried],
+    said: Collection[str],
+    options: Mapping[str, str] | None = None,
+) -> Missing:
     """The facts that the written files leave out.
 
-    said: the fields of the model's numerics that are written.
+    said: the fields of the model's numerics that are written.  options: by such a field, those of
+    the framework for it that are not written here.
     """
     rows = tuple(row for row in table if row.exists(model) and not row.known(model))
     lost = sorted(model.numerics.stated - set(said))
-    return Missing(rows, tuple(f"{name} {_words(getattr(model.numerics, name))}" for name in lost))
+    words = {name: f"{name} {_words(getattr(model.numerics, name))}" for name in lost}
+    for name, how in (options or {}).items():
+        if name in words:
+            words[name] += f" (by hand: {how})"
+    return Missing(rows, tuple(words.values()))
 
 
 def written(
@@ -174,4 +184,4 @@ def comments(missing: Missing) -> str:
     return "\n".join(map(comment, lines))
 
 
-_LOST = "The framework has no option for these facts of the model, so it trains another model"
+_LOST = "These files leave out facts of the model, so they train another model"

@@ -12,9 +12,11 @@ from planner.documents.loading import parse_text
 from planner.documents.problems import RequestError
 from planner.frameworks.base import Flag
 from planner.frameworks.bash_writer import comment
+from planner.frameworks.config_files import not_loaded
 from planner.frameworks.read_results import Setting, Unreadable
 
 LONGEST = 10_000  # characters of a value that a setting keeps
+_LONGEST_VALUE = 2000  # characters of a value outside a file
 _SHORT = 200  # characters of a value that is kept as YAML
 # Dotted key (a number stands for a place in a list), value, why.
 Row = tuple[str, Any, str]
@@ -127,14 +129,27 @@ def read(text: str, name: str) -> YamlFile:
         values = yaml.load(text, Loader=_loader())
         lines = _positions(text)
     except RequestError as error:
-        raise Unreadable(str(error), name) from None
+        raise not_loaded(error, name) from None
     except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
-        raise Unreadable("is not YAML", name, mark.line + 1 if mark else 0) from None
+        raise Unreadable(f"is not YAML: {error}", name, mark.line + 1 if mark else 0) from None
     if not isinstance(values, dict):
         raise Unreadable("must be a mapping of keys to values", name)
     keys = tuple(one.strip("/").replace("/", ".") for one in repeated)
     return YamlFile(name, values, lines, keys)
+
+
+def value(text: str) -> Any:
+    """A value as Hydra and argparse convert it: a number, a bool, a list, None or a text."""
+    import yaml
+
+    if len(text) > _LONGEST_VALUE:
+        return text[:_LONGEST_VALUE]
+    try:
+        made = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return text
+    return made if isinstance(made, int | float | str | bool | list | None) else text
 
 
 def _loader() -> Any:

@@ -13,6 +13,11 @@ from planner.huggingface.config import Config, short_text
 Keys = dict[str, Any]
 
 _TABLE = table("planner.huggingface", "numerics.json")
+# What the code of a family does whatever its config says: of gpt-oss, GptOssExperts (nothing reads
+# its hidden_act, silu, and only transformers 5 its swiglu_limit).
+IMPLIED: dict[str, dict[str, Any]] = _TABLE["implied"]
+# The key of gate_limit, in families whose code has one of its own.
+GATE_LIMIT = "swiglu_limit"
 # The keys that families use for each field; the exporter writes the first.
 NAMES: dict[str, tuple[str, ...]] = _TABLE["names"]
 ACTIVATIONS = (
@@ -53,6 +58,9 @@ def numerics(config: Config, fields: Mapping[str, Any]) -> Keys:
         found["norm_epsilon"] = None
     found["rope_scaling"] = _scaling(full)
     found["activation"] = _activation(config, bool(fields.get("gated_mlp")))
+    if implied := IMPLIED.get(config.family):
+        found |= implied
+        found["gate_limit"] = _first(_number(config, GATE_LIMIT), implied["gate_limit"])
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -136,6 +144,10 @@ def keys_of(model: ModelSpec, config: Keys, style: Literal["nested", "flat"] = "
         mode="json", exclude_none=True, include=set(used_numerics(model, config))
     )
     names = {name: keys[0] for name, keys in NAMES.items()} | {"activation": "hidden_act"}
+    for name, value in IMPLIED.get(config["model_type"], {}).items():
+        if name != "gate_limit" or said.get(name) == value:
+            said.pop(name, None)
+    names["gate_limit"] = GATE_LIMIT
     if gpt2:
         names |= {"norm_epsilon": "layer_norm_epsilon", "activation": "activation_function"}
     stretch = said.pop("rope_scaling", {})

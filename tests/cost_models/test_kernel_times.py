@@ -52,6 +52,17 @@ def test_the_first_flash_attention_is_slower_by_what_the_second_gained() -> None
     assert kernels()["attention"][0] <= second[0]
 
 
+def test_before_ampere_fused_attention_is_of_the_first_generation() -> None:
+    older = {"cluster": "1x8xv100-sxm2-32gb", "precision": "fp16"}
+    times = [
+        kernels(**older, attention_kernel=kernel)["attention"]
+        for kernel in ("flash", "flash2", "flash1")
+    ]
+    assert times[0] == times[1] == times[2]
+    newer = kernels(cluster="1x8xa100-sxm", precision="fp16")["attention"]
+    assert times[0][1] / times[0][0] == pytest.approx(newer[1] / newer[0] * 2.0 / 1.4, rel=0.1)
+
+
 def test_flash_attention_takes_no_time_beside_the_unfused_one() -> None:
     flash, unfused = kernels(), kernels(attention_kernel="unfused")
     core = {"q k^T", "softmax", "p v", "context transpose"}

@@ -23,6 +23,9 @@ FEW_SUMS = 8
 _MOST_STAGES = 8  # that a sentence lists
 _MOST_NAMES = 12  # likewise
 _BATCH = ("--global-batch-size", "global_batch_size", "train_batch_size", "micro_batch_size")
+# Names that trainers on transformers have for it.
+_ATTENTION = ("flash_attention", "flash_attn", "attn_implementation", "use_flash_attention_2",
+              "use_flash_attn")  # fmt: skip
 # The options that a reason is about, if those are not the field whose default would keep the rule.
 _ABOUT: dict[str, tuple[str, ...]] = {
     "batch_identity": _BATCH,
@@ -31,6 +34,8 @@ _ABOUT: dict[str, tuple[str, ...]] = {
     "layers_not_divisible": ("pp",),
     "sequence_parallel": ("sequence_parallel", "tp"),
     "zero_stage": ("zero_stage",),
+    "attention_kernel": ("attention_kernel", *_ATTENTION),
+    "gradient_scaling": ("--fp16", "fp16", "dtype"),
     "fp8_shape": ("--fp8-format", "fp8", "tp"),
 }
 # The fields to change if a part of the memory is the largest.

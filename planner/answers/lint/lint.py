@@ -22,7 +22,7 @@ from planner.answers.lint.findings import (
     Verdict,
 )
 from planner.answers.lint.fixes import fixed_files, with_files
-from planner.answers.lint.linted_launch import MINIMUM_GAIN, LintedLaunch
+from planner.answers.lint.linted_launch import MINIMUM_GAIN, LintedLaunch, on_accelerators
 from planner.answers.plans.chance_to_be_first import compared
 from planner.answers.plans.competition import limited
 from planner.answers.plans.plan_answers import profile_info
@@ -209,7 +209,9 @@ def found_in(
     reading = reading_of(chosen, files, cluster.accelerators)
     if reading.open:
         raise RequestError(problem("/files", "unreadable", text) for text in reading.open)
-    asked = reading.request(_cluster_in_use(reading, cluster)).for_framework(chosen.name)
+    used = _cluster_in_use(reading, cluster)
+    reading = on_accelerators(reading, chosen, used)
+    asked = reading.request(used).for_framework(chosen.name)
     if reading.plan.runtime != chosen.runtime:  # other plans are priced with the same kernels
         limits = {**asked.search.limits, "runtime": Bounds(values=(reading.plan.runtime,))}
         asked = limited(asked, limits)

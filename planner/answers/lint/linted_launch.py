@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan, Plans
+from cost_models.spec import ClusterSpec
 from planner.answers.lint.findings import Finding, Severity
 from planner.answers.lint.spellings import spellings
 from planner.answers.plans.chance_to_be_first import compared_prices
@@ -23,14 +24,16 @@ from planner.documents.problems import Problem
 from planner.documents.request import PlanRequest
 from planner.evidence.uncertainty.memory_risk import Room
 from planner.evidence.uncertainty.site_storage import room_of
-from planner.frameworks.base import Framework
+from planner.frameworks.base import ATTENTION_CODE, SCALING_CODE, Framework
 from planner.frameworks.read_results import Reading, Setting
 from planner.inputs.requests.consistency import contradictions
 from planner.search.exhaustive import cost_model
 from planner.search.outcome import Priced
 
+# Rules that hold for every script, whether its framework is written here for it or not.
+_ALWAYS = frozenset({ATTENTION_CODE, SCALING_CODE})
 # Rules that hold for an existing script too, although its framework accepts it.
-_RUNS_INTO = frozenset({"fp8_shape"})
+_RUNS_INTO = frozenset({"fp8_shape", *_ALWAYS})
 # Share of the iteration time that a faster neighbour must save to be reported.
 MINIMUM_GAIN = 0.005
 # Chance from which a neighbour is reported as faster: two to one; below, only measuring can tell.
@@ -86,8 +89,10 @@ class LintedLaunch:
 
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
-        """Every runtime's rules and the framework's."""
-        return (*RULES, *(self.rules_of_framework if self.reading.written else ()))
+        """Every runtime's rules and the framework's, or those of these that always hold."""
+        if self.reading.written:
+            return (*RULES, *self.rules_of_framework)
+        return (*RULES, *(rule for rule in self.framework.rules if rule.code in _ALWAYS))
 
     @cached_property
     def rules_of_framework(self) -> tuple[Rule, ...]:
@@ -251,6 +256,30 @@ class LintedLaunch:
     def main(self) -> str:
         """The file with the launch."""
         return self.reading.settings[0].file if self.reading.settings else ""
+
+
+# Words by which a script leaves the choice of the attention kernel to its framework.
+_LEFT_OPEN = ("auto", "autoselected", "sdpa")
+
+
+def on_accelerators(reading: Reading, framework: Framework, cluster: ClusterSpec) -> Reading:
+    """The reading with an attention kernel that the accelerators have.
+
+    The reading itself where it has one, or where the script names one that they lack.
+    """
+    rules = [rule for rule in framework.rules if rule.code == ATTENTION_CODE]
+    context = Context(reading.model, cluster, reading.training)
+    options = framework.fields["attention_kernel"].names
+    names = (name for option in options for name in spellings(framework.name, option))
+    said = next(filter(None, map(reading.find, names)), None)
+    named = said is not None and said.value not in _LEFT_OPEN
+    if named or reading.plan.attention_kernel != "flash":
+        return reading
+    for kernel in ("flash", "unfused"):
+        plan = reading.plan.model_copy(update={"attention_kernel": kernel})
+        if not violations(context, plan, rules):
+            return reading.model_copy(update={"plan": plan})
+    return reading
 
 
 def changed(plan: ParallelPlan, change: Mapping[str, Any]) -> ParallelPlan | None:

@@ -365,9 +365,11 @@ def prepared(
 def _other_kernels(request: PlanRequest, chosen: Framework) -> tuple[str, ...]:
     """Attention kernels of the model, where a framework's usual one is none of them.
 
-    Few kernels have sinks, and families of transformers differ in their kernels.
+    Few kernels have sinks, families of transformers differ in their kernels, and accelerators
+    before Ampere have few.
     """
-    if not request.model.attention_sinks and chosen.runtime != "transformers":
+    older = any(group.accelerator.before_ampere for group in request.cluster.groups)
+    if not (request.model.attention_sinks or chosen.runtime == "transformers" or older):
         return ()
     context = Context(request.model, request.cluster, request.training)
     able = attention_kernels(chosen.name, context)

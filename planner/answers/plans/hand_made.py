@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from cost_models.estimate import CostModel
-from cost_models.plans import ParallelPlan, Plans
+from cost_models.plans import AttentionKernel, ParallelPlan, Plans
 from planner.answers.plans.explain import report
 from planner.constraints import RULES, Context, Rule, passing
 from planner.documents.answer import Baseline
@@ -24,7 +24,7 @@ BASELINE_RULE = (
 )
 
 
-def _by_hand(request: PlanRequest) -> Iterator[ParallelPlan]:
+def _by_hand(request: PlanRequest, kernel: AttentionKernel) -> Iterator[ParallelPlan]:
     """The plans that one tries in turn by hand, the fewest ranks for a copy of the model first."""
     world, layers = request.cluster.accelerators, request.model.num_layers
     domain = request.cluster.groups[0].network[0].domain_accelerators or world
@@ -37,7 +37,7 @@ def _by_hand(request: PlanRequest) -> Iterator[ParallelPlan]:
             ep = max(e for e in narrow if experts % e == 0 and (tp * dp) % e == 0)
             if pp <= layers:
                 yield ParallelPlan(
-                    tp=tp, pp=pp, dp=dp, ep=ep, sequence_parallel=tp > 1,
+                    tp=tp, pp=pp, dp=dp, ep=ep, sequence_parallel=tp > 1, attention_kernel=kernel,
                     recompute="full" if full else "none",
                     recompute_num_layers=-(-layers // pp) if full else 0,
                 )  # fmt: skip
@@ -49,7 +49,8 @@ def baseline(
     """The plan that a careful engineer would choose by hand, and the best plan's speedup."""
     if best is None:
         return None
-    plans = Plans.from_rows(list(_by_hand(request)))
+    kernel = best.plan.attention_kernel
+    plans = Plans.from_rows(list(_by_hand(request, kernel)))
     context = Context(request.model, request.cluster, request.training)
     legal = passing((*RULES, *rules), context, plans)
     if not legal.any():

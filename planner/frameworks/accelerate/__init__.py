@@ -67,4 +67,5 @@ FRAMEWORK = LAUNCH.framework(
     blocks=EVERY_BLOCK,
     parts=EVERY_PART,
     lacks=lacks,
+    before_ampere=("flash", "unfused"),  # the first by torch's memory-efficient kernel
 )

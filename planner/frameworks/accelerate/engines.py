@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from planner.documents.loading import parse_json
-from planner.documents.problems import RequestError
+from planner.frameworks.config_files import json_value
 from planner.frameworks.given_values import Values
 from planner.frameworks.read_results import Setting, Unreadable
 
@@ -125,10 +124,7 @@ def _zero_of(values: Values, files: Mapping[str, str]) -> dict[str, Any]:
     name = next((one for one in files if one.rsplit("/", 1)[-1] == named), None)
     if name is None:
         raise Unreadable(f"the configuration names {named}, which is not among the files")
-    try:
-        document = parse_json(files[name])
-    except RequestError as error:
-        raise Unreadable(str(error), name) from None
+    document = json_value(files[name], name)
     zero = document.get("zero_optimization", {}) if isinstance(document, dict) else None
     if not isinstance(zero, dict):
         raise Unreadable("zero_optimization must be an object", name)

@@ -18,7 +18,7 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules
 from planner.frameworks.accelerate.settings import ATTENTION, FOREACH, OPTIMIZERS
-from planner.frameworks.base import rule, unsupported
+from planner.frameworks.base import ATTENTION_CODE, rule, unsupported
 from planner.huggingface.export.exporter import config_of, nearest_family
 
 _FULL = code("recompute", "full")
@@ -155,6 +155,26 @@ WHOLE_LAYERS: tuple[Rule, ...] = (
         "only FSDP (ZeRO 3) keeps states in host memory, got ZeRO {p.zero_stage}",
     ),
 )
+
+
+def _grouped(c: Context) -> bool:
+    """Whether torch has no fused kernel for the heads on the accelerators.
+
+    Transformers leaves keys and values of several heads each to torch (sdpa_attention.py,
+    use_gqa_in_sdpa), of whose kernels the one that runs before Ampere does not take such heads
+    (sdp_utils.cpp, can_use_mem_efficient_attention, of torch up to 2.11): it computes in steps.
+    """
+    older = any(group.accelerator.before_ampere for group in c.cluster.groups)
+    return older and c.model.num_query_groups != c.model.num_attention_heads
+
+
+GROUPED_HEADS = rule(
+    ATTENTION_CODE,
+    lambda c, p: (p.attention_kernel != _FLASH) | (not _grouped(c)),
+    "before Ampere torch has no fused kernel for {c.model.num_attention_heads} heads with "
+    "{c.model.num_query_groups} for keys and values: attention_kernel is unfused, not "
+    "{p.attention_kernel}",
+)
 RULES: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
     rules.LEARNED_POSITIONS,
@@ -204,6 +224,7 @@ RULES: tuple[Rule, ...] = (
             f"got {p.attention_kernel}"
         ),
     ),
+    GROUPED_HEADS,
     unsupported(
         lambda c, p: _attends(c.model) | (p.attention_kernel == _UNFUSED),
         "a family without attention has no attention kernels: unfused",

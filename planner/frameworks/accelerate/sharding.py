@@ -7,12 +7,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from planner.documents.loading import parse_json
-from planner.documents.problems import RequestError
 from planner.frameworks.accelerate import tuning
 from planner.frameworks.accelerate.engines import Engine, engine, fsdp_keys, of_document
 from planner.frameworks.accelerate.launch_config import kind_of, stage_in_name
 from planner.frameworks.bash import ProgramCall
+from planner.frameworks.config_files import json_value
 from planner.frameworks.given_values import LaunchValues, Values
 from planner.frameworks.read_results import UNSHARDED, Setting, Unreadable
 
@@ -86,12 +85,9 @@ def _document(name: str, files: Mapping[str, str]) -> dict[str, Any]:
     at_hand = next((one for one in files if one.rsplit("/", 1)[-1] == name), None)
     if at_hand is None:
         raise Unreadable(f"FSDP's {name} is not among the files")
-    try:
-        document = parse_json(files[at_hand])
-    except RequestError as error:
-        raise Unreadable(str(error), name) from None
+    document = json_value(files[at_hand], at_hand)
     if not isinstance(document, dict):
-        raise Unreadable("must be an object", name)
+        raise Unreadable("must be an object", at_hand)
     return document
 
 

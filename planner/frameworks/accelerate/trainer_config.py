@@ -14,10 +14,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from planner.documents.loading import parse_json
-from planner.documents.problems import RequestError
 from planner.frameworks import unread_trainers, yaml_files
 from planner.frameworks.bash import Argument, ProgramCall, evaluate
+from planner.frameworks.config_files import json_value
 from planner.frameworks.read_results import Unreadable
 from planner.frameworks.training_calls import TRAINER_MARK, TrainingCall, scripts
 
@@ -74,8 +73,8 @@ def of_files(files: Mapping[str, str]) -> TrainerFile | None:
                 return TrainerFile(name, _flat(document), places)
         if name.endswith(".json") and f'"{MARK}"' in text:
             try:
-                document = parse_json(text)
-            except RequestError:
+                document = json_value(text, name)
+            except Unreadable:
                 continue
             if isinstance(document, dict) and MARK in document and document.keys() & set(_MODELS):
                 return TrainerFile(name, document)

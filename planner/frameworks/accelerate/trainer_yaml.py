@@ -131,6 +131,7 @@ class FineTuningProgram:
             self.render,
             self,
             partial_training=PARTIAL_TRAINING,
+            before_ampere=accelerate.FRAMEWORK.before_ampere,
             blocks=accelerate.FRAMEWORK.blocks,
             parts=accelerate.FRAMEWORK.parts,
             lacks=accelerate.FRAMEWORK.lacks,

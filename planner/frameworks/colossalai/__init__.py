@@ -75,5 +75,6 @@ FRAMEWORK = LAUNCH.framework(
     },
     training={"gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16"},
     no_reader="the plan is in Python code, which must run before its values are known",
+    before_ampere=("flash", "unfused"),  # by torch, where flash-attn is not installed
     trains_all="the script trains all weights, without Booster.enable_lora",
 )

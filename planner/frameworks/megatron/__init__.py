@@ -18,6 +18,7 @@ from planner.frameworks.megatron.flags import flags
 from planner.frameworks.megatron.options import PLAN_FIELDS
 from planner.frameworks.megatron.pattern_rules import sparse
 from planner.frameworks.megatron.rules import RULES
+from planner.frameworks.unwritten_facts import Missing
 
 VERSIONS = "core 0.18 to main (0.20); the flags exist since 0.16"
 # For models with gated delta nets or sparse attention, which core 0.18 builds differently.
@@ -52,6 +53,11 @@ def versions(model: ModelSpec) -> str:
 LAUNCH = Launch("megatron", "Megatron-LM", VERSIONS, __name__)
 
 
+def missing(model: ModelSpec) -> Missing:
+    """The facts of a model that a launch leaves out."""
+    return numerics.missing(model, UNWRITTEN, numerics.YARN_BY_HAND)
+
+
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script."""
     program = hybrid.PROGRAM if patterns.is_hybrid(request.model) else "pretrain_gpt.py"
@@ -64,7 +70,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     return launch.bundle(
         request,
         plan,
-        numerics.missing(request.model, UNWRITTEN),
+        missing(request.model),
         flags(request, plan),
         environment(plan),
         notes=(null_tokenizer,),

@@ -21,11 +21,19 @@ LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_positio
 YARN = {"beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings": 4096}
 SCALES = {"mscale": "--mscale", "mscale_all_dim": "--mscale-all-dim"}
 SQUARED_RELU = "relu2"
+# argument_utils.py, _apply_yarn_config_from_args.
+YARN_BY_HAND = (
+    "since core 0.19 --position-embedding-type yarn, --rotary-scaling-factor and --yarn-..."
+)
 
 
 def rows(model: ModelSpec) -> Iterator[tuple[str, Row]]:
     """The fields of Numerics that have several options, each with its option."""
     numerics = model.numerics
+    if options.is_quick(model):
+        yield "activation", ("--quick-geglu", "gated MLP, by a sigmoid of 1.702 times the gate")
+        if "dense" in model.feed_forwards:  # core/transformer/mlp.py raises
+            yield "activation", ("--no-bias-gelu-fusion", "a fusion for GELU and SwiGLU alone")
     if numerics.activation == SQUARED_RELU and not model.gated_mlp:
         yield "activation", ("--squared-relu", CONFIG)
         yield "activation", ("--no-bias-gelu-fusion", "a fusion for GELU alone")
@@ -59,9 +67,15 @@ def _written(model: ModelSpec) -> frozenset[str]:
     )
 
 
-def missing(model: ModelSpec, table: Iterable[Uncarried]) -> Missing:
-    """The facts listed in `table` that Megatron-LM's options cannot express."""
-    return unwritten_facts.of(model, table, _written(model))
+def missing(model: ModelSpec, table: Iterable[Uncarried], yarn: str = "") -> Missing:
+    """The facts listed in `table` that the written options do not state.
+
+    yarn: the options that stretch plain rotary positions by YaRN, which only some releases have.
+    """
+    scaling = model.numerics.rope_scaling
+    stretched = yarn and model.mla is None and scaling is not None and scaling.kind == "yarn"
+    options_by_hand = {"rope_scaling": yarn} if stretched else {}
+    return unwritten_facts.of(model, table, _written(model), options_by_hand)
 
 
 def read(args: Arguments, fields: dict[str, Any]) -> dict[str, Any]:
@@ -74,6 +88,9 @@ def read(args: Arguments, fields: dict[str, Any]) -> dict[str, Any]:
     if args.has("--squared-relu"):
         args.mark_read("--no-bias-gelu-fusion")
         found["activation"] = SQUARED_RELU
+    if args.has("--quick-geglu"):
+        args.mark_read("--no-bias-gelu-fusion")
+        found["activation"] = options.QUICK_GELU
     if args.has("--use-rope-scaling"):
         factor = args.number("--rope-scaling-factor", 8.0)
         found["rope_scaling"] = {"kind": "llama3", "factor": factor, **LLAMA3}

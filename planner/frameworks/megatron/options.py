@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cost_models.spec import ModelSpec
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.megatron.patterns import is_hybrid, position
 from planner.frameworks.megatron_option_rows import (
@@ -29,6 +30,8 @@ from planner.frameworks.megatron_option_rows import (
 )  # fmt: skip
 
 CONFIG = "from the model's config.json"
+# Transformers' name of x * sigmoid(1.702 x).
+QUICK_GELU = "quick_gelu"
 NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
 RANK_ORDERS = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
 
@@ -36,6 +39,11 @@ RANK_ORDERS = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
 def _rotates_queries(records: Records) -> bool:
     """Whether the model rotates queries and keys."""
     return position(records["model"]) == "rope"
+
+
+def is_quick(model: ModelSpec) -> bool:
+    """Whether the gate is that of --quick-geglu, which has options for a limit and an offset."""
+    return model.gated_mlp and model.numerics.activation == QUICK_GELU
 
 
 def _half_precision(name: str, dtype: str) -> str:
@@ -68,7 +76,14 @@ _MODEL = grouped(
     "--position-embedding-type",
     alone("--normalization", "model.norm", named(NORMS, "layernorm"), "norm of every layer"),
     alone("--swiglu", "model.gated_mlp", switch(), "gated MLP: two input projections",
-        bridge="model.gated_linear_unit=True; model.activation_func=torch.nn.functional.silu"),
+        bridge="model.gated_linear_unit=True; model.activation_func=torch.nn.functional.silu",
+        when=lambda records: not is_quick(records["model"])),
+    computed("--quick-geglu",
+        bridge="model.gated_linear_unit=True; model.activation_func=quick_gelu"),
+    alone("--glu-linear-offset", "numerics.gate_offset", NUMBER, CONFIG,
+        when=lambda records: is_quick(records["model"])),
+    alone("--activation-func-clamp-value", "numerics.gate_limit", NUMBER, CONFIG,
+        when=lambda records: is_quick(records["model"])),
     alone("--untie-embeddings-and-output-weights", "model.tied_embeddings", switch(True, False),
         "the output layer has its own weights",
         bridge="model.share_embeddings_and_output_weights=False"),

@@ -68,6 +68,8 @@ def _provider(model: ModelSpec) -> str:
     return LATENT if model.mla is not None else SECTIONS["model"]
 
 
+# models/gpt_oss/gpt_oss_provider.py.
+YARN_BY_HAND = 'model.position_embedding_type="yarn" and model.yarn_...'
 LAUNCH = Launch("megatron-bridge", "Megatron-Bridge", VERSIONS, __name__)
 
 
@@ -78,7 +80,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     if peft := adapter_class(request.training):
         kinds["peft"] = peft
     ordered = {name: said.get(name, []) for name in kinds}
-    missing = megatron.numerics.missing(request.model, UNWRITTEN)
+    missing = megatron.numerics.missing(request.model, UNWRITTEN, YARN_BY_HAND)
     variables = megatron.environment(plan)
     if plan.runtime == EXPANDABLE:
         why = "less memory fragmentation"

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from cost_models.package_files import table
+from planner.frameworks import yaml_files
 from planner.frameworks.arguments import to_set
 from planner.frameworks.bash import Argument
 from planner.frameworks.given_values import hint
@@ -70,9 +70,11 @@ def words(arguments: Sequence[Argument]) -> Words:
             shown = name if override is not None else f"--{name} is {text[:200]}"
             raise word.unreadable(f"{shown[:200]}, which the files do not say: {to_set(text)}")
         if override is not None:
-            found.sets[override[1]] = StatedValue(_value(override[2]), word.file, word.line)
+            found.sets[override[1]] = StatedValue(
+                yaml_files.value(override[2]), word.file, word.line
+            )
         elif name in SETS:
-            value = text.split(",") if name in _LISTS else _value(text)
+            value = text.split(",") if name in _LISTS else yaml_files.value(text)
             found.sets[SETS[name]] = StatedValue(value, word.file, word.line)
         elif name in PICKS:
             found.picks[name] = StatedValue(text, word.file, word.line)
@@ -112,16 +114,3 @@ def _options(arguments: Sequence[Argument]) -> Iterator[tuple[str, Argument, lis
             values.append(taken)
             place += 1
         yield name, word, values
-
-
-def _value(text: str) -> Any:
-    """A value as Hydra and argparse convert it: a number, a bool, a list, None or a text."""
-    import yaml
-
-    if len(text) > 2000:
-        return text[:2000]
-    try:
-        made = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return text
-    return made if isinstance(made, int | float | str | bool | list | None) else text

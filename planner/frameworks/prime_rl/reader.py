@@ -6,7 +6,6 @@ Keys and defaults of packages/prime-rl-configs (559b447).
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,10 +14,11 @@ from pydantic import ValidationError
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import post_training
+from planner.frameworks.config_files import toml_table
 from planner.frameworks.given_values import DEGREE, Values, malformed
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.prime_rl.step import ATTENTION
-from planner.frameworks.read_results import Reading, Setting, Unreadable
+from planner.frameworks.read_results import Reading, Setting
 
 TRAINER, LENGTH, BATCH = "trainer.model.", "seq_len", "orchestrator.batch_size"
 KERNELS = {name: kernel for kernel, name in ATTENTION.items()} | {
@@ -168,10 +168,7 @@ def _experts(values: Values, model: ModelSpec, island: int) -> int:
 
 def _settings(text: str, file: str) -> Iterator[Setting]:
     """Every value with its dotted key and line.  Raises Unreadable."""
-    try:
-        tree = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise Unreadable(f"is not TOML: {error}", file) from None
+    tree = toml_table(text, file)
     lines = _lines(text)
 
     def leaves(node: Any, path: str) -> Iterator[Setting]:

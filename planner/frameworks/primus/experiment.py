@@ -49,8 +49,6 @@ class Experiment:
     @cached_property
     def overrides(self) -> dict[str, StatedValue]:
         """The overrides of the presets; the user's given values come last."""
-        import yaml
-
         prefix = f"modules.{self.module}.overrides."
         found = {
             key: StatedValue(
@@ -61,18 +59,16 @@ class Experiment:
         for given, value in self.given.values.items():
             key = given.removeprefix("--").replace("-", "_")
             if key in attribute_names.options():
-                found[key] = StatedValue(yaml.safe_load(value), SET, 0)
+                found[key] = StatedValue(yaml_files.value(value), SET, 0)
         return found
 
     def resolved(self, value: Any) -> Any:
         """A value, parsed as YAML after its variables are replaced by given values or defaults."""
-        import yaml
-
         if not isinstance(value, str) or not _VARIABLE.search(value):
             return value
         known = self.given.variables
         text = _VARIABLE.sub(lambda one: known.get(one[1], one[2] or one[0]), value)
-        return text if "${" in text else yaml.safe_load(text)
+        return text if "${" in text else yaml_files.value(text)
 
     def preset(self, name: str, below: str = "") -> dict[str, StatedValue]:
         """The values of a preset and of those that it extends.

@@ -27,7 +27,7 @@ _PRESET: tuple[Row, ...] = (
     ("bf16", False, "training in fp16"),
     ("use_distributed_optimizer", False, "optimizer states are not sharded"),
     ("sequence_parallel", False, "sequence not split in norms and dropout"),
-    ("swiglu", False, "MLP without a gate"),
+    ("swiglu", False, "another MLP"),
     (
         "untie_embeddings_and_output_weights",
         False,

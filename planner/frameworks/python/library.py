@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from planner.documents.loading import parse_json
-from planner.documents.problems import RequestError
 from planner.frameworks import yaml_files
+from planner.frameworks.config_files import json_value
 from planner.frameworks.python import hydra
 from planner.frameworks.python.command_lines import Options
 from planner.frameworks.python.static_values import Call, Function, Unknown, Value
@@ -41,6 +40,7 @@ _CONFIGURATIONS = (".yaml", ".yml", ".json")
 class Library:
     """The values of calls of libraries, for one command line, environment and set of files.
 
+    Raises Unreadable where a call opens a document that breaks at some place.
     missing: the documents that are opened and not among the files; defaulted: the variables of
     the environment that are not known, whose defaults are taken.
     """
@@ -126,9 +126,11 @@ class Library:
             return Unknown("a configuration that is not among the files", call.line)
         try:
             if name.endswith(".json"):
-                return parse_json(self.files[name])
+                return json_value(self.files[name], name)
             return yaml_files.read(self.files[name], name).values
-        except (Unreadable, RequestError):
+        except Unreadable as error:
+            if error.line:  # there the script stops too
+                raise
             return Unknown(f"in {name}, which cannot be read", call.line)
 
 

@@ -54,6 +54,8 @@ class Program(Expressions):
         except SyntaxError as error:
             raise Unreadable(f"no Python: {error.msg}", file, error.lineno or 0) from None
         except (RecursionError, MemoryError, ValueError) as error:
+            if isinstance(error, Unreadable) and error.file not in ("", file):
+                raise  # a file that the script opens
             raise Unreadable(f"no Python that can be followed: {error}", file) from None
 
     def parsed(self, text: str) -> ast.Module:

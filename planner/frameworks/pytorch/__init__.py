@@ -77,4 +77,5 @@ FRAMEWORK = LAUNCH.framework(
     blocks=patterns.KINDS,
     parts=patterns.PARTS,
     partial_training=encoders.PARTIAL_TRAINING,
+    before_ampere=("flash", "flash2", "unfused"),  # in fp32, by torch's memory-efficient kernel
 )

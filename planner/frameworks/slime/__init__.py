@@ -73,7 +73,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     return LAUNCH.bundle(
         request,
         plan,
-        megatron.numerics.missing(request.model, megatron.UNWRITTEN),
+        megatron.missing(request.model),
         options,
         variables,
         notes=(NEEDS,),

@@ -50,7 +50,7 @@ def render(request: PlanRequest, plan: ParallelPlan, rollouts: Rollouts) -> Bund
     return LAUNCH.bundle(
         request,
         plan,
-        megatron.numerics.missing(request.model, megatron.UNWRITTEN),
+        megatron.missing(request.model),
         options,
         variables,
         notes=(NEEDS,),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from cost_models.spec import ModelSpec
 from planner.frameworks.base import Row
 from planner.frameworks.python.static_values import Call
 from planner.frameworks.torchtitan.packages import package_of
+from planner.huggingface.numerics import IMPLIED
 
 WHY = "from the model's config.json"
 # Field of RoPE.Config (torchtitan 0.3.0, models/common/rope.py) -> field of the spec.
@@ -85,7 +86,14 @@ def numerics_fields(model: ModelSpec) -> frozenset[str]:
         found.add("rope_scaling")
     if model.moe is not None:
         found.add("routed_scaling")
+    if all(getattr(model.numerics, name) == value for name, value in own(package_of(model).name)):
+        found |= dict(own(package_of(model).name)).keys()
     return frozenset(found)
+
+
+def own(package: str) -> Collection[tuple[str, Any]]:
+    """What the code of a package fixes: gpt_oss's experts have one activation (gpt_oss/moe.py)."""
+    return IMPLIED[package].items() if package in IMPLIED else ()
 
 
 def read(attention: Call, norm: Call | None, router: Call | None) -> dict[str, Any]:

@@ -114,7 +114,7 @@ class Tree:
         }
         self.attention(result, layers)
         self.mlps(result, layers)
-        result.model["numerics"] = self.numerics(layers)
+        result.model["numerics"] = self.numerics(layers) | dict(numerics.own(result.package))
         return result
 
     def numerics(self, layers: Sequence[Call]) -> dict[str, Any]:

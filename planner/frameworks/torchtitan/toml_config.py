@@ -7,13 +7,13 @@ Source: config_manager.py and config/job_config.py of 0.1.0 to 0.2.2, and the ar
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cost_models.package_files import table
 from planner.frameworks import architecture
 from planner.frameworks.bash import Argument
+from planner.frameworks.config_files import toml_table
 from planner.frameworks.given_values import hint
 from planner.frameworks.python.static_values import Call
 from planner.frameworks.read_results import Setting, StatedValue, Unreadable
@@ -102,13 +102,7 @@ def _chosen(
 
 def _values(name: str, text: str) -> dict[str, StatedValue]:
     """Every value by its dotted key.  Raises Unreadable."""
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        at = re.search(r"line (\d+)", str(error))
-        raise Unreadable(f"is not TOML: {error}", name, int(at[1]) if at else 0) from None
-    except (ValueError, RecursionError):
-        raise Unreadable("is not TOML: a number or a nesting is too long", name) from None
+    document = toml_table(text, name)
     lines = _lines(text)
     return {key: StatedValue(one, name, lines.get(key, 0)) for key, one in _leaves(document, "")}
 

@@ -76,5 +76,6 @@ FRAMEWORK = LAUNCH.framework(
         "optimizer_state_dtype": "bf16",
     },
     steps_in_backward=True,
+    before_ampere=("flash2",),  # by torch, on repeated keys
     competes=False,
 )

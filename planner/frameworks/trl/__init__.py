@@ -11,7 +11,7 @@ from planner.frameworks.accelerate.rules import KEPT_IN_FP32, kept
 from planner.frameworks.accelerate.settings import ATTENTION
 from planner.frameworks.accelerate.trainer_keys import kept_in
 from planner.frameworks.accelerate.tuning import NARROWED_ADAPTERS
-from planner.frameworks.base import says, unsupported
+from planner.frameworks.base import SCALING_CODE, rule, says, unsupported
 from planner.frameworks.yaml_files import Row
 
 VERSIONS = "1.10 (main of July 2026, f2cd577) to 1.16, transformers 5, accelerate 1.15"
@@ -79,7 +79,8 @@ TYPES = unsupported(
         f"bits in bf16: got {', '.join(kept(c.training))}"
     ),
 )
-PACKED_FP16 = unsupported(
+PACKED_FP16 = rule(
+    SCALING_CODE,
     lambda c, p: (c.training.frozen_dtype != "nf4") | (c.training.precision == "bf16"),
     f"it {NARROWED_ADAPTERS}",
 )

@@ -67,5 +67,6 @@ FRAMEWORK = LAUNCH.framework(
     blocks=accelerate.FRAMEWORK.blocks,
     parts=accelerate.FRAMEWORK.parts,
     lacks=unsaid,
+    before_ampere=("flash2",),  # by xformers, or torch on repeated keys
     competes=False,
 )

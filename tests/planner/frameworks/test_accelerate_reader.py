@@ -106,7 +106,7 @@ UNREADABLE: list[tuple[str, dict[str, tuple[str, str]]]] = [
     ("no sequence length: --set max_length", {"launch": ("--block_size 2048", "")}),
     ("must be one of sdpa", {"launch": (" sdpa", " fastest")}),
     ("config.json: holds no model", {"config": ("hidden_size", "hiden_size")}),
-    ("config.json: holds no model", {"config": ("{", "[")}),
+    ("config.json:2: is not JSON: Expecting", {"config": ("{", "[")}),
 ]  # fmt: skip
 
 
