@@ -14,16 +14,11 @@ from cost_models.catalog.names import UnknownName
 from cost_models.fields import Spec
 from cost_models.training_cost import usd_per_million_tokens
 from planner.answers.fits.answer import Cell
-from planner.answers.fits.compute import (
-    TITLES,
-    ChosenTrainer,
-    Tried,
-    cell_of,
-    chosen_trainer,
-    tried,
-)
+from planner.answers.fits.chosen import ChosenTrainer, chosen_trainer
+from planner.answers.fits.compute import cell_of
 from planner.answers.fits.request import FitRequest, Method, parse_fit
 from planner.answers.fits.trained_with import trained_with
+from planner.answers.fits.tried import TITLES, Tried, tried
 from planner.documents.formats import listed
 from planner.documents.plan_report import Answer, Document, Note
 from planner.documents.problems import Gathered, RequestError, refuse, shown, unknown_field
@@ -200,7 +195,7 @@ def _cell(asked: FitRequest, method: Method, trainer: str, seq_length: int) -> C
         one: Tried = tried(asked, method, trainer, seq_length)
     except RequestError:  # the card lacks a number format that the method needs
         return None
-    outcome = one.found(one.at(seq_length))
+    outcome = one.found(seq_length)
     plan = next(iter((*outcome.best, *outcome.nearest)), None)
     if plan is None:
         return None

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from planner.answers.fits.answer import Cell, FitAnswer, Row
 from planner.answers.fits.by_card import CardsAnswer, CardsRequest
-from planner.answers.fits.compute import TITLES
 from planner.answers.fits.request import FitRequest
+from planner.answers.fits.tried import TITLES
 from planner.documents.formats import dollars, gib, or_dash, short, size, value_words
 from planner.presentation.terminal.plain_table import plain_table
 from planner.presentation.terminal.text_wrap import Flow, notes, prose
@@ -140,6 +140,8 @@ def _helps(row: Row) -> str:
     if row.host_bytes is not None:
         host = f"the optimizer in {size(row.host_bytes)} of host memory"
         ways.append(f"on these cards with {host} (--methods full-offload)")
+    if row.unmeasured_trainer is not None:
+        ways.append(f"with {row.unmeasured_trainer}, of which no run is published")
     if row.change is not None:
         sets = [_set(name, value) for name, value in row.change.set.items()]
         ways.append(f"with {', '.join(sets)}, {row.change.tokens_per_s:,.0f} tokens/s")
@@ -147,6 +149,8 @@ def _helps(row: Row) -> str:
 
 
 def _set(name: str, value: Any) -> str:
+    if name.startswith("offload_"):
+        return f"{name} on these cards (planner plan)"
     return f"{value:,} such nodes" if name == "nodes" else f"{name} {value_words(value)}"
 
 

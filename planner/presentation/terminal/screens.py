@@ -159,7 +159,8 @@ def _trainers_left_out(request: PlanRequest) -> list[RenderableType]:
     """Why some trainers of adapters were not searched, where none is named."""
     if request.search.framework is not None:
         return []
-    left_out = trainers_left_out(Context(request.model, request.cluster, request.training))
+    context = Context(request.model, request.cluster, request.training)
+    left_out = trainers_left_out(context, request.training_left_out)
     rows = (
         f"Not searched: {name}, which trains in other types ({reason}): "
         f"--framework {name} plans it as it trains by itself"
