@@ -57,6 +57,20 @@ def chosen(asked: FitRequest, method: Method, seq_length: int, far: int) -> Chos
     Of those that fit at the first length.  The least memory far from there decides which reaches
     the longest sequences.  Where none fits at the first length, the one that misses by least.
     """
+    able = _able(asked, method, seq_length, far)
+    if isinstance(able, str):
+        return able
+    able.sort(key=lambda each: each.first.missing_bytes)
+    # Of trainers that only their code tells of, without a published run, none is taken unasked.
+    best = _best([each for each in able if has_runs(each.least.runtime)] or able)
+    others = tuple(each.one for each in able if each is not best)
+    if best.first.outcome.best or not able[0].first.outcome.best:
+        return replace(best, others=others)
+    return replace(best, others=others, unmeasured=frameworks.get(able[0].one.trainer).title)
+
+
+def _able(asked: FitRequest, method: Method, seq_length: int, far: int) -> list[Chosen] | str:
+    """Every trainer that has a plan, fitting or not; or why none has."""
     able, why = list[Chosen](), ""
     loss = loss_of(method)
     every = {name: frameworks.get(name) for name in FRAMEWORKS}
@@ -70,15 +84,7 @@ def chosen(asked: FitRequest, method: Method, seq_length: int, far: int) -> Chos
             able.append(found)
         else:
             why = _refused(one, seq_length, first.outcome)
-    if not able:
-        return why
-    able.sort(key=lambda each: each.first.missing_bytes)
-    # Of trainers that only their code tells of, without a published run, none is taken unasked.
-    best = _best([each for each in able if has_runs(each.least.runtime)] or able)
-    others = tuple(each.one for each in able if each is not best)
-    if best.first.outcome.best or not able[0].first.outcome.best:
-        return replace(best, others=others)
-    return replace(best, others=others, unmeasured=frameworks.get(able[0].one.trainer).title)
+    return able or why
 
 
 def _best(able: list[Chosen]) -> Chosen:

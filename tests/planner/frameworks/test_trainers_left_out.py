@@ -38,6 +38,6 @@ def test_only_for_adapters_on_one_node() -> None:
 
 
 def test_nobody_is_left_out_who_would_not_run_it_by_himself_either() -> None:
-    """torchtune's recipes here have no preferences, in whatever types."""
+    """The recipes of torchtune have no preferences here, in whatever types."""
     assert trainers_left_out(_context(loss="dpo"), TYPES) == {}
     assert trainers_left_out(_context(), ()) == {}
