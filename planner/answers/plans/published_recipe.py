@@ -54,6 +54,7 @@ _TOGETHER = {
     "cp": ("cp_kind",),
     "vpp": ("schedule", "first_stage_layers", "last_stage_layers", "stage_layers", "overlap_p2p"),
     "pp": ("first_stage_layers", "last_stage_layers", "stage_layers"),
+    "stage_layers": ("first_stage_layers", "last_stage_layers"),
     "recompute": (
         "recompute_modules", "recompute_method", "recompute_num_layers", "recompute_layers",
     ),
@@ -63,6 +64,8 @@ _TOGETHER = {
     "runtime": ("attention_kernel", "cross_entropy", "compile"),
 }  # fmt: skip
 _UNTOLD = ("dp", "rank_order")
+# Those that are told as one although a part of them alone differs.
+_AS_ONE = ("recompute", "stage_layers")
 # What makes a recipe fit, the least costly first.
 _REMEDIES: tuple[dict[str, Any], ...] = (
     {"micro_batch_size": 1},
@@ -315,8 +318,8 @@ def _changes(
 def _differing(plan: ParallelPlan, ours: ParallelPlan) -> list[str]:
     """The fields in which two plans differ, without those that go with another of these."""
     names = [name for name in FIELDS if name not in _UNTOLD and _differ(plan, ours, name)]
-    recompute = ("recompute", *_TOGETHER["recompute"])
-    names = list(dict.fromkeys("recompute" if name in recompute else name for name in names))
+    as_one = {part: name for name in _AS_ONE for part in _TOGETHER[name]}
+    names = list(dict.fromkeys(as_one.get(name, name) for name in names))
     beside = {other for name in names for other in _TOGETHER.get(name, ())}
     return [name for name in names if name not in beside]
 
@@ -326,6 +329,9 @@ def _said(plan: ParallelPlan, name: str) -> str:
         modules = "+".join(plan.recompute_modules)
         each = f" of {plan.recompute_num_layers}" if plan.recompute_method == "block" else ""
         return {"none": "none", "selective": modules, "full": f"full{each}"}[plan.recompute]
+    if name == "stage_layers" and not plan.stage_layers:
+        ends = [(end, getattr(plan, f"{end}_stage_layers")) for end in ("first", "last")]
+        return " and ".join(f"{count} on the {end}" for end, count in ends if count) or "even"
     return value_words(getattr(plan, name))
 
 

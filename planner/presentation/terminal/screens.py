@@ -25,7 +25,6 @@ from planner.documents.formats import (
     TIE,
     gap,
     gib,
-    memory_words,
     plan_words,
     seconds,
     share,
@@ -36,6 +35,7 @@ from planner.documents.formats import (
 from planner.documents.plan_report import PlanReport
 from planner.documents.request import PlanRequest
 from planner.frameworks.supported import trainers_left_out
+from planner.presentation.terminal.pick_rows import pick_rows
 from planner.presentation.terminal.plan_rows import RequestSummary, report_rows, speed
 from planner.presentation.terminal.recipe_rows import recipe_rows
 from planner.presentation.terminal.refusal_rows import change_row, count_rows, nothing_fits_rows
@@ -72,9 +72,9 @@ def plan_screen(answer: PlanAnswer, summary: RequestSummary, console: Console) -
         rows.append(prose(answer.rival.sentence, 0, 2))
     if answer.replanned is not None:
         rows.append(_replanned(answer.replanned))
-    rows += _picks(answer)
+    rows += pick_rows(answer.best, answer.picks)
     if answer.recipe is not None:
-        rows += recipe_rows(answer.recipe)
+        rows += recipe_rows(answer.recipe, answer.best)
     rows += _frameworks(answer, summary.request.search.objective)
     rows += _trainers_left_out(summary.request)
     rows += _rank_order(answer.rank_orders, answer.best.plan.rank_order)
@@ -125,22 +125,6 @@ def _replanned(replanned: Replanned) -> RenderableType:
         )
     head = f"Best {by_usual}, here {share(replanned.slower_by)} slower: "
     return Flow(whole_plan_words(replanned.plan.plan), indent=2, head=head)
-
-
-def _picks(answer: PlanAnswer) -> list[RenderableType]:
-    """The other plans to choose from."""
-    assert answer.best is not None
-    rows: list[RenderableType] = []
-    for pick in answer.picks:
-        if pick.plan.id == answer.best.id:
-            continue
-        plan = pick.plan.plan.model_dump()
-        traded = memory_words(plan)
-        parts = plan_words(plan) + [part for part in traded if part != "recompute none"]
-        slower = f"{gap(pick.slower_by)} slower"
-        head = f"{pick.name.capitalize()}, {slower}, {share(pick.plan.memory.free_share)} free: "
-        rows.append(Flow(parts, indent=2, head=head))
-    return rows
 
 
 def _frameworks(answer: PlanAnswer, objective: str) -> list[RenderableType]:

@@ -237,3 +237,18 @@ def test_of_several_releases_the_fastest_published_is_told() -> None:
     assert wide is not None
     assert wide.recipe == found.recipe
     assert "it fits as it trains itself" in (wide.problem or "")
+
+
+def test_how_layers_are_dealt_is_told_as_one_with_its_value() -> None:
+    """The recipe says what its last stage has, the plan beside it the layers of each chunk."""
+    request = asked("deepseek-v3", "256xgb200", 4096, 4096, precision="fp8")
+    even = tuple([4] * 15 + [1])
+    found = beside(
+        request, pp=4, vpp=4, dp=64, ep=64, schedule="interleaved-1f1b", stage_layers=even
+    )
+    assert found is not None
+    assert found.plan is not None
+    layers = [one for one in found.changes if one.field.endswith("stage_layers")]
+    (told,) = layers
+    assert (told.field, told.theirs) == ("stage_layers", "13 on the last")
+    assert all(one.theirs for one in found.changes)
