@@ -79,7 +79,7 @@ def _by_card(document: dict[str, Any], named: str | None, json: bool) -> int:
             lambda: fit_cards(request), lambda service: service.fit_cards(request.document())
         )
     able = [row for row in answer.rows if any(cell and cell.fits for cell in row.cells.values())]
-    card = (able or answer.rows)[0].accelerator
+    card = (able or answer.rows[-1:])[0].accelerator
     lines = ["", "Next", f"  {repeated(f'planner fit --model {named} --card {card}')}"]
     output.show(answer, json, lambda screen: cards_screen(answer, request), lines)
     return FINE if able else NOTHING_FITS

@@ -73,7 +73,11 @@ class Memory(Document):
     @property
     def free_share(self) -> float:
         """The share of the memory that is free, or would be without that cache; < 0: too little."""
-        held = self.needed_bytes if self.full_of_cache else self.peak_bytes
+        return self.free_of(self.full_of_cache)
+
+    def free_of(self, but_for_cache: bool) -> float:
+        """The share of the memory that is free, or that would be without any cache."""
+        held = self.needed_bytes if but_for_cache else self.peak_bytes
         return 1.0 - held / self.capacity_bytes
 
 

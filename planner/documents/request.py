@@ -113,6 +113,13 @@ class PlanRequest(Spec):
         assert self.plan is not None
         return self.plan
 
+    @property
+    def training_left_out(self) -> frozenset[str]:
+        """The training fields that nobody gave."""
+        head = "/training/"
+        named = (one for one in self.defaulted if one.startswith(head))
+        return frozenset(one.removeprefix(head) for one in named)
+
     def for_framework(self, name: str | None) -> Self:
         """The request bound to what a framework can run; None: to none."""
         search = self.search.model_copy(update={"framework": name})

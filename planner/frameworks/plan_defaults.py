@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import product
 from typing import Any
 
 import numpy as np
 
 from cost_models.plans import FIELDS, ParallelPlan, Plans
-from cost_models.spec import ModelSpec
+from cost_models.spec import ModelSpec, TrainingSpec
 from planner.constraints import RULES, Context, passing
 from planner.frameworks.base import Framework
 
 # Each belongs to one kind of recompute.
 _OF_RECOMPUTE = {"recompute_modules": "selective", "recompute_num_layers": "full"}
+
+# What FSDP reduces gradients of adapters in too.
+_REDUCED = "gradient_reduce_dtype"
 
 
 def usual_training(
@@ -26,6 +29,28 @@ def usual_training(
         return own
     packed = framework.packed_adapters if frozen_dtype == "nf4" else {}
     return {**own, **framework.adapters, **packed}
+
+
+def own_trainings(
+    framework: Framework, training: TrainingSpec, left_out: Collection[str]
+) -> Iterator[TrainingSpec]:
+    """The training with the fields that a request leaves out as a framework has them by itself.
+
+    First as it usually does, then with gradients of adapters reduced as those of all weights are,
+    in half precision, which FSDP needs.
+    """
+    precision = training.precision
+    own = usual_training(framework, precision, training.lora_rank > 0, training.frozen_dtype)
+    yield _with(training, own, left_out)
+    if _REDUCED in framework.training:
+        reduced = "fp16" if precision == "fp16" else framework.training[_REDUCED]
+        yield _with(training, own | {_REDUCED: reduced}, left_out)
+
+
+def _with(
+    training: TrainingSpec, fields: Mapping[str, Any], left_out: Collection[str]
+) -> TrainingSpec:
+    return training.model_copy(update={n: v for n, v in fields.items() if n in left_out})
 
 
 def usual(framework: Framework, given: Mapping[str, Any], model: ModelSpec) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache, lru_cache
 from itertools import product
 
@@ -13,6 +13,7 @@ from cost_models.spec import ClusterSpec, ModelSpec
 from planner import frameworks
 from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks.base import Framework
+from planner.frameworks.plan_defaults import own_trainings
 from planner.frameworks.rules import nodes
 
 # Plan fields for which a framework may insist on some value, and all their values.
@@ -94,21 +95,30 @@ def trainers(context: Context) -> tuple[str, ...]:
     )
 
 
-def trainers_left_out(context: Context) -> dict[str, str]:
-    """Trainers that would run the model's adapters with another training, and their first reason.
+def trainers_left_out(context: Context, left_out: Collection[str]) -> dict[str, str]:
+    """Trainers that run the model's adapters as they train by themselves, and what is against the
+    training as it is: their first reason.
 
-    Of those that one command starts on one node; none where the request is for something else.
+    left_out: training fields that are free to be as theirs.  Of those that one command starts on
+    one node; none where the request is for something else.
     """
     if not tunes_on_one_node(context.cluster, context.training.lora_rank > 0):
         return {}
     found = {}
     for name in frameworks.FRAMEWORKS:
         framework = frameworks.get(name)
-        if framework.adapters and not framework.competes and not runs(name, context):
-            by_model, reasons = obstacles(framework, context)
-            if reasons and not by_model:
-                found[name] = reasons[0]
+        if not framework.adapters or framework.competes or runs(name, context):
+            continue
+        if any(runs(name, own) for own in _own_contexts(framework, context, left_out)):
+            found[name] = obstacles(framework, context)[1][0]
     return found
+
+
+def _own_contexts(
+    framework: Framework, context: Context, left_out: Collection[str]
+) -> Iterator[Context]:
+    for own in own_trainings(framework, context.training, left_out):
+        yield Context(context.model, context.cluster, own)
 
 
 def obstacles(framework: Framework, context: Context) -> tuple[bool, tuple[str, ...]]:
@@ -131,10 +141,12 @@ def obstacles(framework: Framework, context: Context) -> tuple[bool, tuple[str, 
 def _plans(framework: Framework, context: Context, sizes: Sequence[int] = ()) -> Plans:
     """Plans whose only axis is dp, on each number of accelerators, else the context's.
 
-    Samples of many lengths are shared by pairs of cp ranks.
+    A micro-batch of preferences is a pair.  Samples of many lengths are shared by pairs of cp
+    ranks.
     """
     sizes = sizes or (context.cluster.accelerators,)
-    plans = _choices(code("runtime", framework.runtime))
+    pair = 2 if context.training.loss == "dpo" else 1
+    plans = _choices(code("runtime", framework.runtime), pair)
     every, ranks = (
         plans.take(np.tile(np.arange(len(plans)), len(sizes))),
         np.repeat(sizes, len(plans)),
@@ -146,9 +158,10 @@ def _plans(framework: Framework, context: Context, sizes: Sequence[int] = ()) ->
 
 
 @cache
-def _choices(runtime: int) -> Plans:
+def _choices(runtime: int, micro_batch_size: int) -> Plans:
     rows = np.array(list(product(*CHOICES.values())))
-    return Plans.build(runtime=runtime, **dict(zip(CHOICES, rows.T, strict=True)))
+    chosen = dict(zip(CHOICES, rows.T, strict=True))
+    return Plans.build(runtime=runtime, micro_batch_size=micro_batch_size, **chosen)
 
 
 def _broken(framework: Framework, context: Context) -> list[Rule]:

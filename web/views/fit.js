@@ -107,8 +107,9 @@ function Method({ row, found }) {
     <td>${row.longest_seq_length === null ? html`<span class="muted">${helps(row)}</span>` : count(row.longest_seq_length)}</td></tr>`;
 }
 
-const helps = ({ change, host_bytes: host }) => {
+const helps = ({ change, host_bytes: host, unmeasured_trainer: unmeasured }) => {
   const ways = host === null ? [] : [`the optimizer in ${bytes(host, units.value)} of host memory`];
+  if (unmeasured !== null) ways.push(`${unmeasured}, of which no run is published`);
   if (change) ways.push(Object.entries(change.set).map(([name, value]) => (name === "nodes" ? `${count(value)} such nodes` : `${name} ${value}`)).join(", "));
   return ways.length ? `fits with ${ways.join(", or ")}` : "none";
 };

@@ -21,12 +21,12 @@ export function Cards({ found }) {
   const methods = Object.keys(found.trainers);
   return html`
     <section class="card" aria-label="Cards by method">
-      <div class="table-scroll data-table" tabindex="0" role="region" aria-label="Cards by method: table">
+      ${methods.length > 0 && html`<div class="table-scroll data-table" tabindex="0" role="region" aria-label="Cards by method: table">
         <table class="fit-table"><caption>Tokens a second, or memory that is missing</caption>
           <thead><tr><th scope="col">Card</th>${methods.map((method) => html`<th scope="col">${found.titles[method]}</th>`)}<th scope="col">Price</th></tr></thead>
           <tbody>${found.rows.map((row) => html`<${Card} key=${row.accelerator} row=${row} methods=${methods} />`)}</tbody>
         </table>
-      </div>
+      </div>`}
       ${Object.entries(found.reasons).map(([method, why]) => html`<p class="muted">${found.titles[method]}: ${why}</p>`)}
     </section>`;
 }

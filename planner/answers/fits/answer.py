@@ -38,10 +38,11 @@ class Row(Document):
 
     reason: why no trainer has a plan; there are no cells then.  longest_seq_length: the longest
     that fits, in steps of 256 tokens, up to what the model reads or 131,072; None: not even the
-    shortest asked.  change: the smallest
-    that makes the shortest fit, where nothing does.  host_bytes: where full tuning does not fit and
-    would with its optimizer in the memory of a node, what that takes.  trains_with: its optimizer
-    and number formats, and the batch of a step where it is not the one asked.
+    shortest asked.  change: the smallest that makes the shortest fit, where nothing does.
+    host_bytes: where full tuning does not fit and would with its optimizer in the memory of a node,
+    what that takes.  unmeasured_trainer: the title of one by which the shortest fits where it does
+    not by this one, of which no run is published.  trains_with: its optimizer and number formats,
+    and the batch of a step where it is not the one asked.
     """
 
     method: Method
@@ -53,6 +54,7 @@ class Row(Document):
     longest_seq_length: int | None = None
     change: Change | None = None
     host_bytes: float | None = None
+    unmeasured_trainer: str | None = None
     trains_with: str = ""
 
 

@@ -14,9 +14,11 @@ from cost_models.catalog.names import UnknownName
 from cost_models.fields import Spec
 from cost_models.training_cost import usd_per_million_tokens
 from planner.answers.fits.answer import Cell
-from planner.answers.fits.compute import TITLES, Tried, cell_of, chosen_trainer, tried
+from planner.answers.fits.chosen import ChosenTrainer, chosen_trainer
+from planner.answers.fits.compute import cell_of
 from planner.answers.fits.request import FitRequest, Method, parse_fit
 from planner.answers.fits.trained_with import trained_with
+from planner.answers.fits.tried import TITLES, Tried, tried
 from planner.documents.formats import listed
 from planner.documents.plan_report import Answer, Document, Note
 from planner.documents.problems import Gathered, RequestError, refuse, shown, unknown_field
@@ -122,17 +124,12 @@ def _cards(value: Any) -> CardsSpec:
 
 
 def fit_cards(asked: CardsRequest) -> CardsAnswer:
-    """What each card tunes, by the trainer that the largest of them takes for a method."""
+    """What each card tunes, by the trainer that the largest takes of those that have one."""
     began = time.perf_counter()
     length = asked.cards.seq_length
-    trainers: dict[Method, str] = {}
-    reasons: dict[Method, str] = {}
-    for method in asked.cards.methods:
-        found = chosen_trainer(asked.each[-1], method, length)
-        if found.trainer:
-            trainers[method] = found.trainer
-        else:
-            reasons[method] = found.reason
+    chosen = {method: _chosen(asked, method) for method in asked.cards.methods}
+    trainers = {method: found.trainer for method, (_, found) in chosen.items() if found.trainer}
+    reasons = {method: found.reason for method, (_, found) in chosen.items() if not found.trainer}
     rows = []
     for i, one in enumerate(asked.each):
         step(i, len(asked.each))
@@ -146,9 +143,21 @@ def fit_cards(asked: CardsRequest) -> CardsAnswer:
         trainers=trainers,
         reasons=reasons,
         rows=tuple(rows),
-        assumptions=(*_assumptions(trainers, rows), *_trained_with(asked, trainers)),
+        assumptions=(*_assumptions(trainers, rows), *_trained_with(chosen, length)),
         fit_time_s=time.perf_counter() - began,
     )
+
+
+def _chosen(asked: CardsRequest, method: Method) -> tuple[FitRequest, ChosenTrainer]:
+    """The largest card that has a trainer for a method, and it; else why the largest has none."""
+    first = None
+    for one in reversed(asked.each):
+        found = one, chosen_trainer(one, method, asked.cards.seq_length)
+        if found[1].trainer:
+            return found
+        first = first or found
+    assert first is not None
+    return first
 
 
 def _row(asked: FitRequest, trainers: dict[Method, str], cards: CardsSpec) -> CardRow:
@@ -186,23 +195,28 @@ def _cell(asked: FitRequest, method: Method, trainer: str, seq_length: int) -> C
         one: Tried = tried(asked, method, trainer, seq_length)
     except RequestError:  # the card lacks a number format that the method needs
         return None
-    outcome = one.found(one.at(seq_length))
+    outcome = one.found(seq_length)
     plan = next(iter((*outcome.best, *outcome.nearest)), None)
     if plan is None:
         return None
     return cell_of(asked, one, seq_length, plan, fits=bool(outcome.best))
 
 
-def _trained_with(asked: CardsRequest, trainers: dict[Method, str]) -> Iterator[Note]:
-    """What each way trains with on the largest card, which chose its trainer."""
-    largest = asked.each[-1]
-    for method, trainer in trainers.items():
-        own = tried(largest, method, trainer, asked.cards.seq_length).request.training
-        said = trained_with(own, largest.training["global_batch_size"])
-        yield Note(code="trained_with", text=f"{TITLES[method]}: {said}")
+def _trained_with(
+    chosen: dict[Method, tuple[FitRequest, ChosenTrainer]], seq_length: int
+) -> Iterator[Note]:
+    """What each way trains with on the card that chose its trainer."""
+    for method, (card, found) in chosen.items():
+        if found.trainer:
+            own = tried(card, method, found.trainer, seq_length).request.training
+            said = trained_with(own, card.training["global_batch_size"])
+            yield Note(code="trained_with", text=f"{TITLES[method]}: {said}")
 
 
 def _assumptions(trainers: dict[Method, str], rows: list[CardRow]) -> Iterator[Note]:
+    """What the table rests on; nothing where no way has a trainer."""
+    if not trainers:
+        return
     used = [f"{TITLES[method]} by {trainer}" for method, trainer in trainers.items()]
     said = f"one card of each kind; {listed(used)}; planner fit --card NAME compares trainers"
     yield Note(code="trainers", text=said)

@@ -4,95 +4,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import lcm
 from typing import Any
 
-from cost_models.plans import ParallelPlan, Plans
+from cost_models.plans import ParallelPlan
 from planner import frameworks
 from planner.answers.fits.answer import Cell, FitAnswer, Row
+from planner.answers.fits.chosen import chosen
 from planner.answers.fits.command import command_of
 from planner.answers.fits.last_with_room import last_with_room
 from planner.answers.fits.request import FitRequest, Method
 from planner.answers.fits.trained_with import trained_with, trained_with_notes
-from planner.answers.plans.competition import limited, prepared
+from planner.answers.fits.tried import TITLES, Found, Tried, best_at, free_bytes, sequences
+from planner.answers.fits.what_helps import smallest_change
 from planner.answers.plans.explain import report
-from planner.answers.plans.near_misses import near_misses
-from planner.constraints import Rule
-from planner.documents.answer import Change
-from planner.documents.formats import listed, reason_words, share, size
+from planner.documents.formats import listed, share, size
 from planner.documents.plan_report import Note
-from planner.documents.problems import RequestError
-from planner.documents.request import Bounds, PlanRequest
-from planner.documents.scored_runs import has_runs
+from planner.documents.request import PlanRequest
 from planner.evidence.uncertainty.site_storage import room_of
-from planner.frameworks import FRAMEWORKS
-from planner.inputs.requests.parser import parse_request
 from planner.progress import step, within_a_step
-from planner.search.exhaustive import cost_model, search
-from planner.search.outcome import Outcome
-from planner.search.several_spaces import best_of_each
+from planner.search.exhaustive import cost_model
 from planner.version import __version__
 
 # Tokens of a sequence: as long as most models read.
 FAR = 131_072
-ALIKE = 1.01  # needs of memory that are the same
 LENGTH_STEP, MOST_MICRO_BATCH = 256, 1024
 DAY_HOURS = 24.0
-
-TITLES: dict[Method, str] = {
-    "full": "full",
-    "full-offload": "full, optimizer in host memory",
-    "full-in-backward": "full, updated in the backward pass",
-    "lora": "LoRA",
-    "qlora": "QLoRA (nf4)",
-    "dpo": "DPO with LoRA",
-}
-_RANK = 16
-_TRAINING: dict[Method, dict[str, Any]] = {
-    "full": {},
-    "full-offload": {},
-    "full-in-backward": {"optimizer_in_backward": True},
-    "lora": {"lora_rank": _RANK},
-    "qlora": {"lora_rank": _RANK, "frozen_dtype": "nf4"},
-    "dpo": {"lora_rank": _RANK, "loss": "dpo"},
-}
-_OFFLOADED = "offload_optimizer"
-
-
-@dataclass(frozen=True)
-class Tried:
-    """One method by one trainer: its request, of any length, and the rules of its plans."""
-
-    method: Method
-    request: PlanRequest
-    rules: tuple[Rule, ...]
-    given: dict[str, Any]
-
-    @property
-    def trainer(self) -> str:
-        return str(self.request.search.framework)
-
-    @property
-    def together(self) -> int:
-        """Sequences of a micro-batch, at least: a pair for DPO."""
-        return 2 if self.request.training.loss == "dpo" else 1
-
-    def at(self, seq_length: int) -> PlanRequest:
-        """The request with sequences of this length."""
-        training = self.request.training.model_copy(update={"seq_length": seq_length})
-        return self.request.model_copy(update={"training": training})
-
-    def found(self, request: PlanRequest) -> Outcome:
-        """The best plan of a request, or the nearest miss."""
-        (outcome,) = best_of_each([(request, self.rules)])
-        return outcome if outcome.best else search(request, self.rules, top_k=1)
-
-    def least(self, seq_length: int) -> ParallelPlan | None:
-        """The plan that needs the least memory; None where none is legal."""
-        wanted = {**self.request.search.limits, "micro_batch_size": Bounds(values=(self.together,))}
-        outcome = self.found(limited(self.at(seq_length), wanted, objective="memory_headroom"))
-        return next(iter((*outcome.best, *outcome.nearest)), None)
 
 
 def fit(asked: FitRequest) -> FitAnswer:
@@ -126,55 +63,31 @@ def fit(asked: FitRequest) -> FitAnswer:
     )
 
 
-@dataclass(frozen=True)
-class ChosenTrainer:
-    """The trainer of a method, or why there is none."""
-
-    trainer: str = ""
-    reason: str = ""
-
-
-def chosen_trainer(asked: FitRequest, method: Method, seq_length: int) -> ChosenTrainer:
-    """The trainer that `fit` takes for a method at one length."""
-    found = _chosen(asked, method, seq_length, seq_length)
-    if isinstance(found, str):
-        return ChosenTrainer(reason=found)
-    return ChosenTrainer(found.one.trainer)
-
-
-@dataclass(frozen=True)
-class _Chosen:
-    """The trainer of a row: what it finds at the first length, and its frugal plan.
-
-    least: the plan that needs the least memory, `needed_bytes`, at a great length.
-    """
-
-    one: Tried
-    first: Outcome
-    least: ParallelPlan
-    needed_bytes: float
-
-
 def _row(asked: FitRequest, method: Method, lengths: tuple[int, ...]) -> Row:
     """The row of a method."""
     far = max(lengths[-1], min(asked.base.model.max_position_embeddings or FAR, FAR))
-    chosen = _chosen(asked, method, lengths[0], far)
-    if isinstance(chosen, str):
-        return Row(method=method, title=TITLES[method], reason=chosen)
-    one, least = chosen.one, chosen.least
-    outcomes = [chosen.first, *(one.found(one.at(length)) for length in lengths[1:])]
-    cells = [_cell(asked, one, *each, least) for each in zip(lengths, outcomes, strict=True)]
+    own = chosen(asked, method, lengths[0], far)
+    if isinstance(own, str):
+        return Row(method=method, title=TITLES[method], reason=own)
+    one, frugal = own.one, (own.frugal, own.least)
+    found = [own.first, *(best_at(one, length) for length in lengths[1:])]
+    cells = [_cell(asked, each, *frugal) for each in found]
     longest = max((cell.seq_length for cell in cells if cell.fits), default=None)
+    sharded = any(each.one is one.sharded for each in found if each.outcome.best)
     return Row(
         method=method,
         title=TITLES[method],
         trainer=one.trainer,
         trainer_title=frameworks.get(one.trainer).title,
         cells=tuple(cells),
-        longest_seq_length=None if longest is None else _longest(one, least, longest, far),
-        change=_change(one, lengths[0], chosen.first) if longest is None else None,
-        trains_with=trained_with(one.request.training, asked.training["global_batch_size"]),
-    )
+        longest_seq_length=None if longest is None else _longest(*frugal, longest, far),
+        change=smallest_change(asked, method, own, lengths[0]) if longest is None else None,
+        unmeasured_trainer=own.unmeasured,
+        trains_with=trained_with(
+            one.request.training, asked.training["global_batch_size"],
+            one.sharded.request.training if sharded and one.sharded else None,
+        ),
+    )  # fmt: skip
 
 
 def _with_other_way(asked: FitRequest, row: Row, rows: list[Row]) -> Row:
@@ -191,100 +104,17 @@ def _with_other_way(asked: FitRequest, row: Row, rows: list[Row]) -> Row:
     return row.model_copy(update={"host_bytes": host_bytes}) if fits else row
 
 
-def _chosen(asked: FitRequest, method: Method, seq_length: int, far: int) -> _Chosen | str:
-    """The trainer with the least memory at a great length, of those alike the fastest; or why none.
+def _cell(asked: FitRequest, found: Found, frugal: Tried, least: ParallelPlan) -> Cell:
+    """A method at one length; least: its plan that needs the least memory at a great length.
 
-    The least memory there decides which reaches the longest sequences.  Where none fits at the
-    first length, the one that misses by least.
+    frugal: the training of that plan.
     """
-    able, why = [], ""
-    loss = _TRAINING[method].get("loss", "next_token")
-    every = {name: frameworks.get(name) for name in FRAMEWORKS}
-    for name in (name for name, one in every.items() if one.adapters and loss in one.losses):
-        try:
-            one = tried(asked, method, name, seq_length)
-        except RequestError as error:  # the training does not go with the method
-            return error.problems[0].detail
-        first = one.found(one.at(seq_length))
-        if least := one.least(far):
-            able.append(_Chosen(one, first, least, _needed(one.at(far), least)))
-        else:
-            why = _refused(one, seq_length, first)
-    if not able:
-        return why
-    # Of trainers that only their code tells of, without a published run, none is taken unasked.
-    able = [each for each in able if has_runs(each.least.runtime)] or able
-    most_bytes = ALIKE * min(each.needed_bytes for each in able)
-    alike = [each for each in able if each.needed_bytes <= most_bytes]
-    return min(alike, key=lambda each: (each.first.score, _missing_bytes(each, seq_length)))
-
-
-def _missing_bytes(chosen: _Chosen, seq_length: int) -> float:
-    """Bytes that the nearest miss at a length needs; 0 where a plan fits."""
-    nearest = () if chosen.first.best else chosen.first.nearest
-    return min((_needed(chosen.one.at(seq_length), plan) for plan in nearest), default=0.0)
-
-
-def tried(asked: FitRequest, method: Method, trainer: str, seq_length: int) -> Tried:
-    """A method by a trainer.  Raises RequestError where the training does not go with it."""
-    adapts = "lora_rank" in _TRAINING[method]
-    given = {n: v for n, v in asked.training.items() if adapts or not n.startswith("lora_")}
-    given = {**_TRAINING[method], **{name: v for name, v in given.items() if v is not None}}
-    if method == "full-in-backward" and asked.base.cluster.accelerators == 1:
-        given.setdefault("optimizer", "paged_adam_8bit")
-    given["global_batch_size"] = _sequences(asked, method)
-    search_for: dict[str, Any] = {"framework": trainer}
-    if method == "full-offload":
-        search_for[_OFFLOADED] = [True]
-    document = {
-        "model": asked.model,
-        "cluster": asked.base.cluster.name,
-        "training": {**given, "seq_length": seq_length},
-        "search": search_for,
-    }
-    request = parse_request(document).model_copy(update={"cluster": asked.base.cluster})
-    bound, rules = prepared(request)
-    return Tried(method, bound, rules, given)
-
-
-def _sequences(asked: FitRequest, method: Method) -> int:
-    """The batch of a step: one sequence of each card where nothing can be accumulated."""
-    if method == "full-in-backward":
-        return asked.base.cluster.accelerators
-    return int(asked.training["global_batch_size"])
-
-
-def _refused(one: Tried, seq_length: int, outcome: Outcome) -> str:
-    """Why a trainer has no plan: the rule that most plans break, of a plain one in a sentence."""
-    if one.method == "full-offload" and one.request.cluster.accelerators == 1:
-        return "the trainers here offload with FSDP (ZeRO 3), which needs two cards or more"
-    rejected = outcome.counts.rejected if outcome.counts else {}
-    most = max(rejected, key=lambda code: rejected[code], default="")
-    plain = {"dp": one.request.cluster.accelerators, "zero_stage": 0, "runtime": "transformers"}
-    plan = ParallelPlan(**plain, offload_optimizer=one.method == "full-offload")
-    reasons = frameworks.get(one.trainer).reasons(one.at(seq_length), plan)
-    said = (reason.text for reason in reasons if reason.code == most)
-    return next(said, f"no plan: {reason_words(most)}")
-
-
-def _needed(request: PlanRequest, plan: ParallelPlan) -> float:
-    return float(cost_model(request).needed_bytes(Plans.from_rows([plan]))[0])
-
-
-def _free_bytes(request: PlanRequest, plan: ParallelPlan) -> float:
-    """Bytes that a plan leaves free; negative where it does not fit."""
-    return room_of(request).of_plan(plan) - _needed(request, plan)
-
-
-def _cell(
-    asked: FitRequest, one: Tried, seq_length: int, outcome: Outcome, least: ParallelPlan
-) -> Cell:
-    """A method at one length; least: its plan that needs the least memory at a great length."""
-    plan = next(iter((*outcome.best, *outcome.nearest)), least)
-    cell = cell_of(asked, one, seq_length, plan, fits=bool(outcome.best))
+    plan = next(iter((*found.outcome.best, *found.outcome.nearest)), least)
+    cell = cell_of(asked, found.one, found.seq_length, plan, fits=bool(found.outcome.best))
     if not cell.fits:
         return cell
-    grown = (_with_largest_micro_batch(one, seq_length, each) for each in (plan, least))
+    pairs = ((found.one, plan), (frugal, least))
+    grown = (_with_largest_micro_batch(one, found.seq_length, each) for one, each in pairs)
     largest = max(grown, key=lambda each: each.micro_batch_size)
     more = {"largest_micro_batch": largest.micro_batch_size, "largest_plan": largest}
     return cell.model_copy(update=more)
@@ -321,7 +151,7 @@ def _with_largest_micro_batch(one: Tried, seq_length: int, plan: ParallelPlan) -
         return plan.model_copy(update={"micro_batch_size": times * one.together})
 
     def spare(times: int) -> float:
-        return _free_bytes(with_micro_batch(one.at(seq_length), of(times)), of(times))
+        return free_bytes(with_micro_batch(one.at(seq_length), of(times)), of(times))
 
     return of(last_with_room(spare, 1, MOST_MICRO_BATCH // one.together))
 
@@ -338,18 +168,11 @@ def with_micro_batch(request: PlanRequest, plan: ParallelPlan) -> PlanRequest:
 def _longest(one: Tried, plan: ParallelPlan, fitting: int, most: int) -> int:
     """The longest sequence that fits with a plan, no shorter than one that fits with another."""
     steps = last_with_room(
-        lambda steps: _free_bytes(one.at(steps * LENGTH_STEP), plan),
+        lambda steps: free_bytes(one.at(steps * LENGTH_STEP), plan),
         fitting // LENGTH_STEP,
         most // LENGTH_STEP,
     )
     return max(fitting, steps * LENGTH_STEP)
-
-
-def _change(one: Tried, seq_length: int, outcome: Outcome) -> Change | None:
-    """The smallest change that makes a length fit; None where more nodes and offload do not."""
-    request = one.at(seq_length)
-    misses = near_misses(request, cost_model(request), outcome, one.rules)
-    return next((change for miss in misses for change in miss.changes), None)
 
 
 def _times(asked: FitRequest, rows: list[Row]) -> str:
@@ -359,7 +182,7 @@ def _times(asked: FitRequest, rows: list[Row]) -> str:
         band, tokens_per_s = cell.error_band, cell.tokens_per_s
         assert band is not None
         assert tokens_per_s is not None
-        seconds = cell.seq_length * _sequences(asked, method) / tokens_per_s
+        seconds = cell.seq_length * sequences(asked, method) / tokens_per_s
         bands.append((band.low_s / seconds, band.high_s / seconds, band.accelerator_rows))
     if not bands:
         return "nothing was run: memory is an estimate"

@@ -81,10 +81,15 @@ def parse_fit(document: Any) -> FitRequest:
         groups = tuple(group.model_copy(update=price) for group in groups)
     # The name as it is written is what a command repeats.
     cluster = base.cluster.model_copy(update={"name": document["cluster"], "groups": groups})
-    each = lcm(2, cluster.accelerators)  # whole pairs, shared by all cards
-    own = {"global_batch_size": -(-SEQUENCES // each) * each, **own}
+    own = {"global_batch_size": usual_batch(cluster.accelerators), **own}
     base = base.model_copy(update={"cluster": cluster})
     return FitRequest(base=base, model=document["model"], training=own, fit=fit)
+
+
+def usual_batch(accelerators: int) -> int:
+    """Sequences of a step where nobody says how many: whole pairs, shared by all cards."""
+    each = lcm(2, accelerators)
+    return -(-SEQUENCES // each) * each
 
 
 def _fit(value: Any) -> FitSpec:

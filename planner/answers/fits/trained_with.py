@@ -10,8 +10,11 @@ from planner.answers.fits.answer import Row
 from planner.documents.plan_report import Note
 
 
-def trained_with(training: TrainingSpec, batch: int) -> str:
-    """The optimizer and the formats of what is trained; batch: the sequences that were asked."""
+def trained_with(training: TrainingSpec, batch: int, sharded: TrainingSpec | None = None) -> str:
+    """The optimizer and the formats of what is trained; batch: the sequences that were asked.
+
+    sharded: the training where nothing fits otherwise, if that is so at some length.
+    """
     optimizer = OPTIMIZERS[training.optimizer]
     states = training.optimizer_state_dtype if optimizer.moment_bytes is None else "8 bits"
     copy = "no" if training.master_weights_dtype == "none" else "an"
@@ -20,6 +23,8 @@ def trained_with(training: TrainingSpec, batch: int) -> str:
         f"{optimizer.title} with states in {states}, gradients in {training.gradient_dtype}, "
         f"{copy} fp32 copy of the {what}"
     )
+    if sharded is not None:
+        said += f", gradients reduced in {sharded.gradient_reduce_dtype} where only shards fit"
     own = training.global_batch_size
     if own == batch:
         return said

@@ -17,7 +17,7 @@ from planner.documents.request import Bounds, PlanRequest, Value
 from planner.documents.scored_runs import has_runs
 from planner.frameworks.base import Framework
 from planner.frameworks.devices import preferred, usual
-from planner.frameworks.plan_defaults import usual_training
+from planner.frameworks.plan_defaults import own_trainings
 from planner.frameworks.supported import (
     attention_kernels,
     runners,
@@ -34,8 +34,6 @@ from planner.search.several_spaces import best_of_each, best_on_each, priced_tog
 
 # A plan this much slower than the best one so far may win once its layers are repartitioned.
 REPARTITIONED = 1.05
-# What FSDP reduces gradients of adapters in too.
-_REDUCED = "gradient_reduce_dtype"
 # Most layer splits of a framework that decides them itself: a limit may name as many values.
 _MOST_SPLITS = 255
 
@@ -190,15 +188,12 @@ def by_trainers(request: PlanRequest) -> list[Entry]:
     Each trains as it usually does where the request says nothing: the entry's request has that.
     Gradients of adapters are reduced as those of all weights are, which FSDP needs.
     """
-    left_out = {name.removeprefix("/training/") for name in request.defaulted}
     training, named, entries = request.training, request.search.framework, list[Entry]()
-    adapts = training.lora_rank > 0
     for name in (named,) if named else frameworks.FRAMEWORKS:
         framework, tried = frameworks.get(name), {training} if named else set()
-        usual = usual_training(framework, training.precision, adapts, training.frozen_dtype)
-        sharded = {_REDUCED: framework.training[_REDUCED]} if _REDUCED in framework.training else {}
-        for fields in (usual, usual | sharded) if framework.adapters else ():
-            own = training.model_copy(update={n: fields[n] for n in left_out & fields.keys()})
+        if not framework.adapters:
+            continue
+        for own in own_trainings(framework, training, request.training_left_out):
             if own not in tried and runs(name, Context(request.model, request.cluster, own)):
                 entries.append(_entry(request.model_copy(update={"training": own}), name, None))
             tried.add(own)

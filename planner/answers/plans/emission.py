@@ -19,6 +19,7 @@ from planner.documents.typed_values import looked_up
 from planner.frameworks import launchers
 from planner.frameworks.base import Bundle
 from planner.frameworks.devices import WRITTEN, other_stack, preferred
+from planner.frameworks.plan_defaults import own_trainings
 
 # Plans of an answer that files are written for, as an option has their names.
 PICKS = ("recommended", "fastest", "most-headroom", "published-recipe")
@@ -100,7 +101,16 @@ def _published(
     if recipe.framework is None:
         raise NothingFits(f"{recipe.name} is for {recipe.by}, which is not written here")
     said = f"The published recipe {recipe.name} of {recipe.by}: {recipe.url or recipe.source}"
-    return request, recipe.framework, found.plan.plan, [said]
+    plan, name = found.plan.plan, recipe.framework
+    return _trained_alike(request, name, plan), name, plan, [said]
+
+
+def _trained_alike(request: PlanRequest, name: str, plan: ParallelPlan) -> PlanRequest:
+    """The request as a framework runs a plan of it: as asked, else as it trains by itself."""
+    framework = frameworks.get(name)
+    own = own_trainings(framework, request.training, request.training_left_out)
+    each = [request, *(request.model_copy(update={"training": one}) for one in own)]
+    return next((one for one in each if not framework.reasons(one, plan)), request)
 
 
 def pick_words(pick: Pick, picks: Sequence[Pick]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from cost_models.effects import is_read
@@ -65,7 +65,7 @@ def smallest_change(
     for attempt in (limited(request, limits, open=()), request):
         rows = search(attempt, rules, changed_fields(plan), top_k=1, own=plan).best
         if rows:
-            return _change(request, model, rows[0], difference(plan, rows[0]))
+            return change_of(request, model, rows[0], difference(plan, rows[0]))
     return None
 
 
@@ -75,9 +75,10 @@ def difference(plan: ParallelPlan, other: ParallelPlan) -> dict[str, Any]:
     return {name: after[name] for name in after if after[name] != before[name]}
 
 
-def _change(
+def change_of(
     request: PlanRequest, model: CostModel, plan: ParallelPlan, fields: dict[str, Any]
 ) -> Change:
+    """The fields that are changed, with the plan of the changed request and its estimates."""
     estimates = model.evaluate(Plans.from_rows([plan]))
     seconds = float(estimates.iteration_time_s[0])
     return Change(
@@ -95,15 +96,7 @@ def near_misses(
     """When nothing fits: the plan that needs the least memory, and changed requests that fit."""
     if outcome.best:
         return []
-    changes = _enlarged(request, rules)
-    group = request.cluster.groups[0]
-    if group.host_link_bytes_per_s is not None:
-        for name in ("offload_optimizer", "offload_activations"):
-            if name in request.search.limits:
-                continue
-            wider = limited(request, {**request.search.limits, name: Bounds(values=(True,))})
-            if plan := _best_plan(wider, rules):
-                changes.append(_change(wider, model, plan, {name: True}))
+    changes = [*_enlarged(request, rules), *offloaded(request, rules)]
     found = []
     for plan in outcome.nearest:
         own = report(model, request, plan)
@@ -118,6 +111,17 @@ def near_misses(
     if not found and changes:
         found.append(Nearest(plan=None, stage=None, over_by_bytes=None, changes=tuple(changes)))
     return found
+
+
+def offloaded(request: PlanRequest, rules: tuple[Rule, ...]) -> Iterator[Change]:
+    """What fits with states or activations in the memory of a node."""
+    if request.cluster.groups[0].host_link_bytes_per_s is None:
+        return
+    for name in ("offload_optimizer", "offload_activations"):
+        if name not in request.search.limits:
+            wider = limited(request, {**request.search.limits, name: Bounds(values=(True,))})
+            if plan := _best_plan(wider, rules):
+                yield change_of(wider, cost_model(wider), plan, {name: True})
 
 
 def with_least_memory(
@@ -151,7 +155,7 @@ def _enlarged(request: PlanRequest, rules: tuple[Rule, ...]) -> list[Change]:
         )
         wider = request.model_copy(update={"cluster": larger})
         if plan := _best_plan(wider, rules):
-            return [_change(wider, cost_model(wider), plan, {"nodes": nodes})]
+            return [change_of(wider, cost_model(wider), plan, {"nodes": nodes})]
     return []
 
 

@@ -295,8 +295,10 @@ def _unbuildable(request: PlanRequest) -> Unbuildable | None:
     if not reasons:
         return None
     able = runners(context)
-    first = fastest(request.for_framework(None))
-    instead = None
+    free = request.for_framework(None)
+    first, instead = fastest(free), None
+    if not (first.framework and first.outcome.best):
+        first = next(iter(by_trainers(free)), first)
     if first.framework and first.outcome.best:
         plan = report(cost_model(first.request), first.request, first.outcome.best[0])
         instead = Launch(framework=first.framework, slower_by=0.0, plan=plan)

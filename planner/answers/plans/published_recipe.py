@@ -29,6 +29,8 @@ from planner.documents.request import PlanRequest
 from planner.evidence.uncertainty.error_features import NARROW
 from planner.evidence.uncertainty.site_storage import room_of
 from planner.frameworks.devices import STACKS
+from planner.frameworks.plan_defaults import own_trainings
+from planner.frameworks.supported import obstacles, runs
 from planner.search.exhaustive import cost_model
 
 # Recipes that are priced, the nearest first, and the factor within which another model of the
@@ -52,6 +54,7 @@ _TOGETHER = {
     "cp": ("cp_kind",),
     "vpp": ("schedule", "first_stage_layers", "last_stage_layers", "stage_layers", "overlap_p2p"),
     "pp": ("first_stage_layers", "last_stage_layers", "stage_layers"),
+    "stage_layers": ("first_stage_layers", "last_stage_layers"),
     "recompute": (
         "recompute_modules", "recompute_method", "recompute_num_layers", "recompute_layers",
     ),
@@ -61,6 +64,8 @@ _TOGETHER = {
     "runtime": ("attention_kernel", "cross_entropy", "compile"),
 }  # fmt: skip
 _UNTOLD = ("dp", "rank_order")
+# Those that are told as one although a part of them alone differs.
+_AS_ONE = ("recompute", "stage_layers")
 # What makes a recipe fit, the least costly first.
 _REMEDIES: tuple[dict[str, Any], ...] = (
     {"micro_batch_size": 1},
@@ -85,6 +90,7 @@ def published_recipe(
     plans = Plans.from_rows(rows)
     apart = np.array([distance for _, distance in near])
     fits = _fitting(request, model, plans)
+    fits &= np.array([not _refusal(request, one) for one, _ in near])
     if not fits[apart <= apart[0] + _STANDS_FOR].any():
         problem = _problem(request, model, near[0][0], rows[0])
         return PublishedRecipe(recipe=near[0][0], same_model=same, problem=problem)
@@ -101,6 +107,23 @@ def published_recipe(
         changes=tuple(_changes(request, model, own, best.plan)),
         saved_s=moved(best.time_parts_s, own.time_parts_s),
     )
+
+
+def _refusal(request: PlanRequest, recipe: Recipe) -> str:
+    """Why a recipe's own framework trains nothing alike here, in whatever types; empty if it does.
+
+    The types are those asked, or where the request leaves them out the framework's own.
+    """
+    if recipe.framework is None:
+        return ""
+    framework = frameworks.get(recipe.framework)
+    trainings = own_trainings(framework, request.training, request.training_left_out)
+    each = [Context(request.model, request.cluster, own) for own in (request.training, *trainings)]
+    if any(runs(framework.name, own) for own in each):
+        return ""
+    by_model, reasons = obstacles(framework, each[1])
+    # A recipe shows that its framework has the model, in a version or a way that is not known here.
+    return "" if by_model or not reasons else f"{framework.title} cannot run it: {reasons[0]}"
 
 
 def _fitting(request: PlanRequest, model: CostModel, plans: Plans) -> BoolArray:
@@ -148,17 +171,39 @@ def _of_model(
     shape: str, parameters: int, name: str, experts: bool
 ) -> tuple[tuple[Recipe, ...], bool]:
     """The recipes of a model, else of those of its family and size; whether they are its own."""
-    if own := tuple(one for one in recipes() if one.shape == shape):
+    if own := tuple(one for one in _fastest() if one.shape == shape):
         return own, True
     family = _name(name)
     alike = tuple(
         one
-        for one in recipes()
+        for one in _fastest()
         if family and _name(one.model) == family
         and (one.shape.count("-") > _DENSE) == experts
         and abs(log(one.parameters / parameters)) <= log(LIKE_SIZE)
     )  # fmt: skip
     return alike, False
+
+
+@cache
+def _fastest() -> tuple[Recipe, ...]:
+    """Recipes without those that the same publisher has outdone: one for each question.
+
+    One that no speed was published of outdoes none, and none outdoes it.
+    """
+    most: dict[Any, float] = {}
+    for one in recipes():
+        most[_question(one)] = max(most.get(_question(one), 0.0), one.model_flop_per_s or 0.0)
+    return tuple(
+        one
+        for one in recipes()
+        if one.model_flop_per_s is None or one.model_flop_per_s == most[_question(one)]
+    )
+
+
+def _question(one: Recipe) -> tuple[Any, ...]:
+    """What a recipe answers: recipes of one publisher that agree in it are of several releases."""
+    chips = one.accelerator, one.accelerators
+    return one.by, one.shape, one.adapters, *chips, one.precision in NARROW, one.seq_length
 
 
 _DENSE = 4  # dashes in the shape of a model without experts
@@ -190,6 +235,8 @@ def _here(request: PlanRequest, recipe: Recipe) -> ParallelPlan:
         framework = frameworks.get(recipe.framework)
         for name in (name for name in _KERNELS if name in framework.axes):
             fields.setdefault(name, framework.axes[name][0])
+        if framework.fields["recompute_method"].only == ("block",):
+            fields |= _each_layer(request, ParallelPlan.model_validate(fields))
         if fields.get("runtime") not in framework.axes.get("runtime", ()):
             fields["runtime"] = framework.runtime
     plan = ParallelPlan.model_validate(fields)
@@ -206,6 +253,14 @@ def _here(request: PlanRequest, recipe: Recipe) -> ParallelPlan:
         changed["ep"] = gcd(plan.ep, max(ranks, 1))
     changed |= _fewer_chunks(plan, request.training.global_batch_size, changed)
     return plan.model_copy(update=changed)
+
+
+def _each_layer(request: PlanRequest, plan: ParallelPlan) -> dict[str, Any]:
+    """Checkpoints of one layer each, in the words of a framework that recomputes blocks alone."""
+    if (plan.recompute, plan.recompute_method, plan.recompute_num_layers) != ("full", "uniform", 1):
+        return {}
+    layers = -(-request.model.num_layers // (plan.pp * plan.vpp))
+    return {"recompute_method": "block", "recompute_num_layers": layers}
 
 
 def _fewer_chunks(plan: ParallelPlan, batch: int, changed: dict[str, Any]) -> dict[str, Any]:
@@ -263,8 +318,8 @@ def _changes(
 def _differing(plan: ParallelPlan, ours: ParallelPlan) -> list[str]:
     """The fields in which two plans differ, without those that go with another of these."""
     names = [name for name in FIELDS if name not in _UNTOLD and _differ(plan, ours, name)]
-    recompute = ("recompute", *_TOGETHER["recompute"])
-    names = list(dict.fromkeys("recompute" if name in recompute else name for name in names))
+    as_one = {part: name for name in _AS_ONE for part in _TOGETHER[name]}
+    names = list(dict.fromkeys(as_one.get(name, name) for name in names))
     beside = {other for name in names for other in _TOGETHER.get(name, ())}
     return [name for name in names if name not in beside]
 
@@ -274,6 +329,9 @@ def _said(plan: ParallelPlan, name: str) -> str:
         modules = "+".join(plan.recompute_modules)
         each = f" of {plan.recompute_num_layers}" if plan.recompute_method == "block" else ""
         return {"none": "none", "selective": modules, "full": f"full{each}"}[plan.recompute]
+    if name == "stage_layers" and not plan.stage_layers:
+        ends = [(end, getattr(plan, f"{end}_stage_layers")) for end in ("first", "last")]
+        return " and ".join(f"{count} on the {end}" for end, count in ends if count) or "even"
     return value_words(getattr(plan, name))
 
 
@@ -319,6 +377,8 @@ def _problem(request: PlanRequest, model: CostModel, recipe: Recipe, plan: Paral
         degrees = [(name, getattr(plan, name)) for name in ("tp", "cp", "pp")]
         product = " x ".join(f"{name} {value}" for name, value in degrees if value > 1)
         return f"{product} takes a multiple of {split:,} accelerators, and here are {world:,}"
+    if refusal := _refusal(request, recipe):
+        return refusal
     context = Context(request.model, request.cluster, request.training)
     if broken := violations(context, plan, RULES):
         return broken[0].text

@@ -32,7 +32,7 @@ from planner.answers.sizing.rows import (
     clusters_of_pairs,
     rows_of,
 )
-from planner.answers.sizing.smallest import fewest_of_kind
+from planner.answers.sizing.smallest import STEPS, fewest_of_kind
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.progress import step
@@ -266,6 +266,10 @@ def _assumptions(request: SizingRequest, rows: list[Row]) -> Iterator[Note]:
             "(McCandlish et al., arXiv 1812.06162); tokens are taken as given",
         )
     narrow = ", ".join(f"{name} {_limit(limit)}" for name, limit in _space(request.base).items())
+    yield Note(
+        code="smallest",
+        text=f"smallest that fits: of {STEPS} numbers in a doubling, whole nodes or parts of one",
+    )
     yield Note(code="space", text=f"plans searched: {narrow or 'all'}")
 
 

@@ -139,8 +139,10 @@ RULES: tuple[Rule, ...] = (
     unsupported(
         lambda c, p: _in_one_type(c.training),
         lambda c, p: (
-            "weights, gradients and states all have one type, bf16 or fp32, without a second copy: "
-            f"gradients {c.training.gradient_dtype}, reduced in "
+            f"its recipes train in bf16 or fp32, not in {c.training.precision}"
+            if c.training.precision not in ("bf16", "fp32")
+            else "weights, gradients and states all have one type, bf16 or fp32, without a second "
+            f"copy: gradients {c.training.gradient_dtype}, reduced in "
             f"{c.training.gradient_reduce_dtype}, states {c.training.optimizer_state_dtype}, "
             f"master weights {c.training.master_weights_dtype} with {c.training.precision}"
         ),

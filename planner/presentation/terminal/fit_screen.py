@@ -10,8 +10,8 @@ from rich.text import Text
 
 from planner.answers.fits.answer import Cell, FitAnswer, Row
 from planner.answers.fits.by_card import CardsAnswer, CardsRequest
-from planner.answers.fits.compute import TITLES
 from planner.answers.fits.request import FitRequest
+from planner.answers.fits.tried import TITLES
 from planner.documents.formats import dollars, gib, or_dash, short, size, value_words
 from planner.presentation.terminal.plain_table import plain_table
 from planner.presentation.terminal.text_wrap import Flow, notes, prose
@@ -30,6 +30,19 @@ def fit_screen(answer: FitAnswer, request: FitRequest) -> RenderableType:
 
 def cards_screen(answer: CardsAnswer, request: CardsRequest) -> RenderableType:
     """The answer to `planner fit` without a card."""
+    tokens = f"{answer.seq_length:,} tokens"
+    head = Text.assemble(
+        (request.each[0].base.model.name, "bold"), f"  on one card, sequences of {tokens}"
+    )
+    meaning = "tokens/s where it fits, else the GiB that are missing"
+    table = (Text(meaning, "dim"), Text(), _cards_table(answer)) if answer.trainers else ()
+    refused = (prose(f"{TITLES[m]}: {reason}", 0, 2) for m, reason in answer.reasons.items())
+    texts = [note.text for note in answer.assumptions]
+    return Group(head, *table, *refused, *notes("Rests on", texts))
+
+
+def _cards_table(answer: CardsAnswer) -> RenderableType:
+    """A line for each card, a column for each way that has a trainer."""
     methods = list(answer.trainers)
     heads = ("card", "GiB", *(_NAMES[m] for m in methods), "USD/h", "USD/Mtok")
     table = plain_table(heads, {"card"}, gap=2, no_wrap=True)
@@ -43,14 +56,7 @@ def cards_screen(answer: CardsAnswer, request: CardsRequest) -> RenderableType:
             or_dash(row.price_usd_per_accelerator_hour, lambda price: f"{price:.2f}"),
             or_dash(least_usd, lambda usd: f"{usd:.3f}"),
         )  # fmt: skip
-    tokens = f"{answer.seq_length:,} tokens"
-    head = Text.assemble(
-        (request.each[0].base.model.name, "bold"), f"  on one card, sequences of {tokens}"
-    )
-    meaning = Text("tokens/s where it fits, else the GiB that are missing", "dim")
-    refused = (prose(f"{TITLES[m]}: {reason}", 0, 2) for m, reason in answer.reasons.items())
-    texts = [note.text for note in answer.assumptions]
-    return Group(head, meaning, Text(), table, *refused, *notes("Rests on", texts))
+    return table
 
 
 def _card_word(cell: Cell | None) -> Text:
@@ -134,6 +140,8 @@ def _helps(row: Row) -> str:
     if row.host_bytes is not None:
         host = f"the optimizer in {size(row.host_bytes)} of host memory"
         ways.append(f"on these cards with {host} (--methods full-offload)")
+    if row.unmeasured_trainer is not None:
+        ways.append(f"with {row.unmeasured_trainer}, of which no run is published")
     if row.change is not None:
         sets = [_set(name, value) for name, value in row.change.set.items()]
         ways.append(f"with {', '.join(sets)}, {row.change.tokens_per_s:,.0f} tokens/s")
@@ -141,6 +149,8 @@ def _helps(row: Row) -> str:
 
 
 def _set(name: str, value: Any) -> str:
+    if name.startswith("offload_"):
+        return f"{name} on these cards (planner plan)"
     return f"{value:,} such nodes" if name == "nodes" else f"{name} {value_words(value)}"
 
 

@@ -88,11 +88,22 @@ def _degrees(report: PlanReport, named: bool) -> Iterator[RenderableType]:
     if not report.fits:
         parts.append(Text("does not fit", "bold red"))
     yield Flow(parts)
+    yield Flow([*formats.memory_words(plan), *layer_words(report)])
+    yield from _stages(report.layers_by_kind)
+
+
+def layer_words(report: PlanReport) -> list[str]:
+    """The layers of each stage, and of each virtual one where the plan says them."""
     layers = [f"layers {_layers(report.layers_per_stage)}"]
     if len(report.plan.stage_layers) > report.plan.pp:
         layers.append(f"by virtual stage {_layers(report.plan.stage_layers)}")
-    yield Flow([*formats.memory_words(plan), *layers])
-    yield from _stages(report.layers_by_kind)
+    return layers
+
+
+def free_words(memory: Memory, beside: Memory) -> str:
+    """The share of the memory that is free, counted as in a plan that it is told beside."""
+    cached = memory.full_of_cache or beside.full_of_cache
+    return f"{formats.share(memory.free_of(cached))} free" + " but for cache" * cached
 
 
 def _doubts(band: ErrorBand, selection: Selection | None) -> Iterator[str]:
@@ -117,7 +128,7 @@ def _headroom(memory: Memory) -> RenderableType:
     if free < 0:
         return Flow([Text(formats.overflow(memory), "bold red")])
     used = f"{formats.gib(memory.peak_bytes)} of {formats.gib(memory.capacity_bytes)} GiB"
-    text = f"{formats.share(free)} free" + " but for cache" * memory.full_of_cache
+    text = free_words(memory, memory)
     stage = f" on stage {memory.worst_stage}" if len(memory.stages) > 1 else ""
     parts = [f"{used}{stage}", text]
     tight = [Text("tight", "bold yellow")] if free < TIGHT else []

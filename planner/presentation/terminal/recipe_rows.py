@@ -8,14 +8,16 @@ from rich.console import RenderableType
 
 from cost_models.catalog.hardware import accelerator
 from planner.documents.answer import PublishedRecipe
-from planner.documents.formats import TIE, gap, share
+from planner.documents.formats import TIE, gap
+from planner.documents.plan_report import PlanReport
+from planner.presentation.terminal.plan_rows import free_words
 from planner.presentation.terminal.text_wrap import prose
 
 # Fields as plans are written on a screen.
-_SHORT = {"zero_stage": "zero", "micro_batch_size": "mbs"}
+_SHORT = {"zero_stage": "zero", "micro_batch_size": "mbs", "stage_layers": "layers"}
 
 
-def recipe_rows(found: PublishedRecipe) -> Iterator[RenderableType]:
+def recipe_rows(found: PublishedRecipe, best: PlanReport) -> Iterator[RenderableType]:
     """The recipe as it would run here, by what it has otherwise than the best plan."""
     recipe = found.recipe
     other = "" if found.same_model else f" for {recipe.model}"
@@ -24,13 +26,13 @@ def recipe_rows(found: PublishedRecipe) -> Iterator[RenderableType]:
     if found.plan is None:
         yield prose(f"{whose} does not run here: {found.problem}", 0, 2)
         return
-    free = found.plan.memory.free_share
+    free = free_words(found.plan.memory, best.memory)
     words = [
         f"{_SHORT.get(one.field, one.field.replace('_', ' '))} {one.theirs}"
         for one in found.changes
         if one.saves is None or abs(one.saves) >= TIE
     ]
-    head = f"{whose}, {_slower(found.slower_by or 0.0)}, {share(free)} free"
+    head = f"{whose}, {_slower(found.slower_by or 0.0)}, {free}"
     yield prose(f"{head}: {' · '.join(words) or 'the same plan'}", 0, 2)
 
 

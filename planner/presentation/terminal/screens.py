@@ -25,7 +25,6 @@ from planner.documents.formats import (
     TIE,
     gap,
     gib,
-    memory_words,
     plan_words,
     seconds,
     share,
@@ -36,6 +35,7 @@ from planner.documents.formats import (
 from planner.documents.plan_report import PlanReport
 from planner.documents.request import PlanRequest
 from planner.frameworks.supported import trainers_left_out
+from planner.presentation.terminal.pick_rows import pick_rows
 from planner.presentation.terminal.plan_rows import RequestSummary, report_rows, speed
 from planner.presentation.terminal.recipe_rows import recipe_rows
 from planner.presentation.terminal.refusal_rows import change_row, count_rows, nothing_fits_rows
@@ -72,9 +72,9 @@ def plan_screen(answer: PlanAnswer, summary: RequestSummary, console: Console) -
         rows.append(prose(answer.rival.sentence, 0, 2))
     if answer.replanned is not None:
         rows.append(_replanned(answer.replanned))
-    rows += _picks(answer)
+    rows += pick_rows(answer.best, answer.picks)
     if answer.recipe is not None:
-        rows += recipe_rows(answer.recipe)
+        rows += recipe_rows(answer.recipe, answer.best)
     rows += _frameworks(answer, summary.request.search.objective)
     rows += _trainers_left_out(summary.request)
     rows += _rank_order(answer.rank_orders, answer.best.plan.rank_order)
@@ -127,22 +127,6 @@ def _replanned(replanned: Replanned) -> RenderableType:
     return Flow(whole_plan_words(replanned.plan.plan), indent=2, head=head)
 
 
-def _picks(answer: PlanAnswer) -> list[RenderableType]:
-    """The other plans to choose from."""
-    assert answer.best is not None
-    rows: list[RenderableType] = []
-    for pick in answer.picks:
-        if pick.plan.id == answer.best.id:
-            continue
-        plan = pick.plan.plan.model_dump()
-        traded = memory_words(plan)
-        parts = plan_words(plan) + [part for part in traded if part != "recompute none"]
-        slower = f"{gap(pick.slower_by)} slower"
-        head = f"{pick.name.capitalize()}, {slower}, {share(pick.plan.memory.free_share)} free: "
-        rows.append(Flow(parts, indent=2, head=head))
-    return rows
-
-
 def _frameworks(answer: PlanAnswer, objective: str) -> list[RenderableType]:
     """Who runs the best plan, and how far behind the best of the next is by the objective."""
     if len(answer.frameworks) < 2:
@@ -159,7 +143,8 @@ def _trainers_left_out(request: PlanRequest) -> list[RenderableType]:
     """Why some trainers of adapters were not searched, where none is named."""
     if request.search.framework is not None:
         return []
-    left_out = trainers_left_out(Context(request.model, request.cluster, request.training))
+    context = Context(request.model, request.cluster, request.training)
+    left_out = trainers_left_out(context, request.training_left_out)
     rows = (
         f"Not searched: {name}, which trains in other types ({reason}): "
         f"--framework {name} plans it as it trains by itself"

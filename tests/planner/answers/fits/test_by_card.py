@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cost_models.catalog import models
 from planner.answers.fits.by_card import CARDS, CardsAnswer, fit_cards, parse_cards
 from planner.answers.fits.compute import fit
 from planner.answers.fits.request import parse_fit
@@ -107,3 +108,45 @@ def test_every_way_says_what_it_trains_with() -> None:
     (said,) = told
     assert "paged 8-bit Adam" in said
     assert "1 sequence here, not 16" in said
+
+
+# A mixture, layers that no trainer here adapts, one that some ways do.
+KINDS = ("gpt-oss-20b", "bloom-560m", "gemma-2-2b")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(one.id, marks=() if one.id in KINDS else pytest.mark.exhaustive)
+        for one in models.models()
+    ],
+)
+def test_every_preset_has_an_answer(name: str) -> None:
+    """A way has a column or a reason, also where no way has a trainer."""
+    cards = {"names": ["rtx-4090", "h100-sxm-80gb", "mi300x"], "seq_length": 512}
+    answer = fit_cards(parse_cards({"model": name, "cards": cards}))
+    assert {*answer.trainers, *answer.reasons} == {*answer.titles}
+    assert all(answer.reasons.values())
+    assert bool(answer.assumptions) == bool(answer.trainers)
+    for row in answer.rows:
+        assert set(row.cells) == set(answer.trainers)
+
+
+def test_no_trainer_is_said_on_the_screen(planner: Planner) -> None:
+    status, shown, _ = planner("fit", "--model", "gpt-oss-20b", "--lengths", "1k")
+    assert status == 4
+    assert "gpt-oss-20b  on one card, sequences of 1,024 tokens\nfull, updated in the" in shown
+    assert "rtx-3060" not in shown
+    assert "QLoRA (nf4): " in shown
+
+
+def test_a_large_card_that_no_trainer_starts_on_hides_no_way() -> None:
+    """Gaudi has more memory than the card beside it, whose trainer is taken."""
+    cards = {"names": ["rtx-4090", "gaudi3"], "methods": ["lora"], "seq_length": 512}
+    answer = fit_cards(parse_cards({"model": "qwen3-0.6b", "cards": cards}))
+    small, large = answer.rows
+    assert list(answer.trainers) == ["lora"]
+    assert small.cells["lora"] is not None
+    assert small.cells["lora"].fits
+    assert large.cells == {"lora": None}
+    assert any(note.code == "trained_with" for note in answer.assumptions)

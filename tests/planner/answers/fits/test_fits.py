@@ -17,6 +17,7 @@ from planner.answers.fits import compute
 from planner.answers.fits.answer import FitAnswer, Row
 from planner.answers.fits.compute import with_micro_batch
 from planner.answers.fits.request import LENGTHS, parse_fit
+from planner.documents.answer import PlanAnswer
 from planner.documents.problems import RequestError
 from planner.inputs.requests.parser import parse_request
 from planner.questions.examples import examples
@@ -309,12 +310,12 @@ def test_example_is_answered() -> None:
 
 def test_full_tuning_names_the_way_that_fits_on_these_cards(planner: Planner) -> None:
     """Asked alone it does not say that more nodes are needed, since `plan` offloads here."""
-    asked = ("--model", "llama-3.1-8b", "--card", "rtx-4090", "--cards", "4", "--lengths", "1k")
+    asked = ("--model", "llama-3.1-8b", "--card", "rtx-4090", "--cards", "2", "--lengths", "1k")
     code, screen, _ = planner("fit", *asked, "--methods", "full")
     assert code != 0
     said = " ".join(screen.split())
     assert "would fit on these cards with the optimizer in 59.8 GiB of host memory" in said
-    assert "(--methods full-offload), or with 2 such nodes" in said
+    assert "(--methods full-offload), or with 4 such nodes" in said
     code, _, _ = planner("fit", *asked, "--methods", "full-offload")
     assert code == 0
 
@@ -324,7 +325,7 @@ def test_host_memory_that_is_too_small_is_no_way() -> None:
         asked = parse_fit(
             {
                 "model": "llama-3.1-8b",
-                "cluster": "1x4xrtx-4090",
+                "cluster": "1x2xrtx-4090",
                 "fit": {"methods": ["full"], "lengths": [1024]},
             }
         )
@@ -349,3 +350,51 @@ def test_each_row_says_what_it_trains_with(card: FitAnswer) -> None:
     told = [note.text for note in card.assumptions if note.code == "trained_with"]
     assert told[0].startswith("full, by Axolotl: Adam")
     assert len(told) == len([row for row in card.rows if row.cells])
+
+
+SMALL = ("lora", "1x2xl40s", "qwen2.5-32b"), ("dpo", "1x8xa100-sxm-40gb", "llama-3.1-70b")
+
+
+@pytest.mark.parametrize(("method", "cluster", "model"), SMALL)
+def test_what_plan_fits_by_itself_fits_here(method: str, cluster: str, model: str) -> None:
+    """Nothing fits with gradients reduced in fp32; FSDP's own reduction lets the weights shard."""
+    own = {"lora_rank": 16} | ({"loss": "dpo"} if method == "dpo" else {})
+    asked = {"model": model, "cluster": cluster}
+    (row,) = planner.fit({**asked, "fit": {"methods": [method], "lengths": [1024]}}).rows
+    (cell,) = row.cells
+    assert cell.fits
+    assert cell.plan.zero_stage == 3
+    assert "--gradient-reduce-dtype bf16" in (cell.command or "")
+    assert "gradients reduced in bf16" in row.trains_with
+    training = {"seq_length": 1024, "global_batch_size": 16, **own}
+    found = planner.plan({**asked, "training": training})
+    assert isinstance(found, PlanAnswer)
+    assert found.best is not None
+    assert found.launch is not None
+    assert "gradient_reduce_dtype bf16" in (found.fallback or "")
+
+
+def test_all_weights_fit_by_the_trainer_that_keeps_least() -> None:
+    """Torchtune's Adam in bf16 shards on four cards; others, with another loss, do not."""
+    asked = {"model": "llama-3.1-8b", "cluster": "1x4xrtx-4090"}
+    (row,) = planner.fit({**asked, "fit": {"methods": ["full"], "lengths": [1024]}}).rows
+    assert row.trainer == "torchtune"
+    assert row.cells[0].fits
+
+
+def test_a_trainer_without_a_published_run_is_named_where_it_alone_fits() -> None:
+    """A sequence a little too long for those that runs are known of."""
+    (row,) = planner.fit(CARD | {"fit": {"methods": ["lora"], "lengths": [7936]}}).rows
+    assert not row.cells[0].fits
+    assert row.unmeasured_trainer == "Unsloth"
+
+
+def test_more_nodes_bring_a_batch_of_their_own() -> None:
+    """Nothing is accumulated where weights are updated in the backward pass: a sequence a card."""
+    asked = {"model": "qwen2.5-32b", "cluster": "1x2xl40s"}
+    fit = {"methods": ["full-in-backward"], "lengths": [1024]}
+    (row,) = planner.fit({**asked, "fit": fit}).rows
+    assert row.change is not None
+    nodes = row.change.set["nodes"]
+    (larger,) = planner.fit({**asked, "cluster": f"{nodes}x2xl40s", "fit": fit}).rows
+    assert larger.cells[0].tokens_per_s == pytest.approx(row.change.tokens_per_s, rel=1e-3)

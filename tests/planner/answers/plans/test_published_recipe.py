@@ -198,3 +198,57 @@ def test_it_is_written_by_its_own_framework_or_says_why_not() -> None:
         emit(asked("gpt2-medium", "1x8xh100-sxm", 1024, 512), pick="published-recipe")
     with pytest.raises(NothingFits, match="multiple of 32 accelerators"):
         emit(asked("llama-3.1-70b", "2x8xh100-sxm", 8192, 64), pick="published-recipe")
+
+
+def test_a_recipe_that_its_framework_cannot_run_here_is_not_offered() -> None:
+    """A T4 has no bf16, torchtune no fp16; and it trains on no preferences."""
+    packed = {"lora_rank": 16, "frozen_dtype": "nf4"}
+    on_t4 = beside(asked("llama-3.1-8b", "1x1xt4", 1024, 16, **packed))
+    assert on_t4 is not None
+    assert on_t4.recipe.framework == "torchtune"
+    assert on_t4.plan is None
+    assert on_t4.problem == (
+        "torchtune cannot run it: its recipes train in bf16 or fp32, not in fp16"
+    )
+    pairs = beside(asked("llama-3.1-8b", "1x1xh100-sxm", 1024, 16, lora_rank=16, loss="dpo"))
+    assert pairs is not None
+    assert "cannot run it: its launch files train on the next" in (pairs.problem or "")
+
+
+def test_a_recipe_is_written_in_the_types_that_its_framework_trains_in() -> None:
+    """Torchtune has no fp32 copy of adapters, and calls whole layers blocks."""
+    bundle = emit(
+        asked("llama-3.1-8b", "1x1xrtx-4090", 1024, 16, lora_rank=16), pick="published-recipe"
+    )
+    assert bundle.framework == "torchtune"
+    assert "enable_activation_checkpointing: true" in bundle.files["config.yaml"]
+
+
+def test_of_several_releases_the_fastest_published_is_told() -> None:
+    """Megatron-Bridge 26.04 runs gpt-oss-120b with EP 8 at 470 TFLOP/s, 26.02 with EP 64 at 279."""
+    question = ("gpt-oss-120b", "8x8xb200-sxm", 4096, 1280)
+    types = {"gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16"}
+    found = beside(asked(*question, **types), ep=8)
+    assert found is not None
+    assert (found.recipe.release, found.recipe.plan["ep"]) == ("26.04", 8)
+    assert found.plan is not None
+    # In fp32 it does not fit: that is said, not that an older one is slow.
+    wide = beside(asked(*question), ep=8)
+    assert wide is not None
+    assert wide.recipe == found.recipe
+    assert "it fits as it trains itself" in (wide.problem or "")
+
+
+def test_how_layers_are_dealt_is_told_as_one_with_its_value() -> None:
+    """The recipe says what its last stage has, the plan beside it the layers of each chunk."""
+    request = asked("deepseek-v3", "256xgb200", 4096, 4096, precision="fp8")
+    even = tuple([4] * 15 + [1])
+    found = beside(
+        request, pp=4, vpp=4, dp=64, ep=64, schedule="interleaved-1f1b", stage_layers=even
+    )
+    assert found is not None
+    assert found.plan is not None
+    layers = [one for one in found.changes if one.field.endswith("stage_layers")]
+    (told,) = layers
+    assert (told.field, told.theirs) == ("stage_layers", "13 on the last")
+    assert all(one.theirs for one in found.changes)

@@ -208,3 +208,34 @@ def test_attention_sinks_take_the_kernel_that_has_them() -> None:
     assert isinstance(experts, PlanAnswer)
     assert experts.unbuildable is not None
     assert "does not have the modules q_proj, gate_proj" in experts.unbuildable.sentence
+
+
+DPO: dict[str, Any] = {
+    "model": "llama-3.1-70b",
+    "cluster": "1x8xa100-sxm-40gb",
+    "training": {**TRAINING, "seq_length": 1024, "loss": "dpo"},
+}
+
+
+@pytest.mark.parametrize(
+    "search", [{}, {"framework": "trl"}, {"framework": "llama-factory", "micro_batch_size": 2}]
+)
+def test_preferences_are_trained_as_trainers_do_by_themselves_too(search: dict[str, Any]) -> None:
+    """A pair is a micro-batch; the fp32 reduction of gradients is what shards are lacking."""
+    found = planner.plan({**DPO, "search": search})
+    assert isinstance(found, PlanAnswer)
+    assert found.launch is not None
+    assert found.launch.framework == search.get("framework", "llama-factory")
+    assert found.opened == ("/training/gradient_reduce_dtype",)
+    assert found.best is not None
+    assert (found.best.plan.zero_stage, found.best.plan.micro_batch_size) == (3, 2)
+
+
+def test_a_trainer_that_cannot_names_what_others_do_by_themselves() -> None:
+    found = planner.plan({**DPO, "search": {"framework": "axolotl"}})
+    assert isinstance(found, PlanAnswer)
+    assert found.unbuildable is not None
+    assert "the next token" in found.unbuildable.sentence
+    assert found.unbuildable.able == ("llama-factory", "trl")
+    assert found.unbuildable.instead is not None
+    assert found.unbuildable.instead.framework == "llama-factory"

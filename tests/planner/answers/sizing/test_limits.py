@@ -151,6 +151,28 @@ def test_the_smallest_that_fits_is_the_smallest() -> None:
     assert found.fits_from == {"h100-sxm-80gb": 4}
 
 
+@pytest.mark.slow
+def test_the_smallest_that_fits_hangs_on_no_other_size() -> None:
+    """The experts of DeepSeek-V3 split on few numbers of nodes: more do not always fit."""
+    asked = {
+        "model": "deepseek-v3",
+        "training": {
+            "seq_length": 4096, "global_batch_size": 4096, "tokens": 1e12, "precision": "fp8",
+        },
+    }  # fmt: skip
+    one, several, two = (
+        size(asked, sizing=sizing).fits_from["h100-sxm-80gb"]
+        for sizing in (
+            {"clusters": ["2048xh100-sxm"]},
+            {"accelerators": ["h100-sxm"], "sizes": [64, 192, 256, 1024]},
+            {"clusters": ["1024xh100-sxm", "512xh100-sxm"]},
+        )
+    )
+    assert one == several == two
+    assert one is not None
+    assert 128 < one <= 256
+
+
 def test_ends_of_bands_say_how_far_choices_overlap(free: SizingAnswer) -> None:
     """Two clusters whose bands do not meet are told apart nearly for sure."""
     chosen = free.rows[free.cheapest]

@@ -308,11 +308,12 @@ def test_the_picks_and_the_best_of_each_framework_stand_below() -> None:
             ("unsloth", -0.1, other),
         )
     )
-    pick = Pick(name="recommended", plan=other, slower_by=0.004, why="simpler")
+    pick = Pick(name="recommended", plan=other, slower_by=0.004, why="does without recompute")
     update = {"best": best, "frameworks": launches, "picks": (pick,)}
     answer = answers.plan_answer().model_copy(update=update)
     text = drawn(lambda console: screens.plan_screen(answer, ASKED, console), 100)
     assert "Recommended, 0.40 % slower" in text
+    assert "\n  does without recompute\n" in text
     assert "unsloth 10.0 % faster, but by its code alone" in text
     assert "Frameworks: megatron · torchtitan 25.0 % slower" in text
     search = ASKED.request.search.model_copy(update={"objective": "memory_headroom"})
@@ -320,6 +321,34 @@ def test_the_picks_and_the_best_of_each_framework_stand_below() -> None:
     text = drawn(lambda console: screens.plan_screen(answer, lean, console), 100)
     free = share(1 - best.memory.peak_bytes / best.memory.capacity_bytes)
     assert f"Frameworks: megatron {free} free · torchtitan {free} free" in text
+
+
+def test_a_pick_tells_all_that_it_has_otherwise_and_its_memory_in_the_same_measure() -> None:
+    """Layers and kernels too; and where the best plan's cache is left out, so is the pick's."""
+    best = answers.report()
+    room = best.memory.capacity_bytes
+    cached = best.memory.model_copy(
+        update={"peak_bytes": 0.995 * room, "needed_bytes": 0.85 * room}
+    )
+    own = best.memory.model_copy(update={"peak_bytes": 0.92 * room, "needed_bytes": 0.8 * room})
+    plan = best.plan.model_copy(update={"cross_entropy": "liger"})
+    assert plan.cross_entropy != best.plan.cross_entropy
+    other = best.model_copy(update={"id": "another", "plan": plan, "memory": own})
+    picks = tuple(
+        Pick(name=name, plan=other, slower_by=0.01, why=f"the {name}")
+        for name in ("recommended", "most headroom")
+    )
+    for memory, free in ((cached, "20.0 % free but for cache: "), (own, "8.0 % free: ")):
+        update = {"best": best.model_copy(update={"memory": memory}), "picks": picks}
+        answer = answers.plan_answer().model_copy(update=update)
+        text = drawn(partial(screens.plan_screen, answer, ASKED), 100)
+        told = " ".join(text.split())
+        # A plan that is both is told once.
+        assert f"Recommended and most headroom, 1.0 % slower, {free}tp " in told
+        assert "cross entropy liger the recommended; the most headroom" in told
+        assert told.count("the most headroom") == 1
+        after = told.partition("Recommended and")[2]
+        assert ("layers " in after.partition("cross entropy")[0]) is (plan.pp > 1)
 
 
 RECIPE = Recipe(

@@ -1,0 +1,117 @@
+"""The trainer of a way to tune: of those that fit, the one that reaches the longest sequences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from cost_models.plans import ParallelPlan
+from planner import frameworks
+from planner.answers.fits.request import FitRequest, Method
+from planner.answers.fits.tried import Found, Tried, best_at, loss_of, tried
+from planner.documents.formats import reason_words
+from planner.documents.problems import RequestError
+from planner.documents.scored_runs import has_runs
+from planner.frameworks import FRAMEWORKS
+from planner.search.outcome import Outcome
+
+ALIKE = 1.01  # needs of memory that are the same
+
+
+@dataclass(frozen=True)
+class ChosenTrainer:
+    """The trainer of a method, or why there is none."""
+
+    trainer: str = ""
+    reason: str = ""
+
+
+def chosen_trainer(asked: FitRequest, method: Method, seq_length: int) -> ChosenTrainer:
+    """The trainer that `fit` takes for a method at one length."""
+    found = chosen(asked, method, seq_length, seq_length)
+    if isinstance(found, str):
+        return ChosenTrainer(reason=found)
+    return ChosenTrainer(found.one.trainer)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The trainer of a row: what it finds at the first length, and its frugal plan.
+
+    least: the plan that needs the least memory, `needed_bytes`, at a great length, as `frugal`
+    trains.  others: the trainers beside it, those that miss by less first.  unmeasured: the title
+    of one that fits where this one misses, of which no run is published.
+    """
+
+    one: Tried
+    first: Found
+    frugal: Tried
+    least: ParallelPlan
+    needed_bytes: float
+    others: tuple[Tried, ...] = ()
+    unmeasured: str | None = None
+
+
+def chosen(asked: FitRequest, method: Method, seq_length: int, far: int) -> Chosen | str:
+    """The trainer with the least memory at a great length, of those alike the fastest; or why none.
+
+    Of those that fit at the first length.  The least memory far from there decides which reaches
+    the longest sequences.  Where none fits at the first length, the one that misses by least.
+    """
+    able = _able(asked, method, seq_length, far)
+    if isinstance(able, str):
+        return able
+    able.sort(key=lambda each: each.first.missing_bytes)
+    # Of trainers that only their code tells of, without a published run, none is taken unasked.
+    best = _best([each for each in able if has_runs(each.least.runtime)] or able)
+    others = tuple(each.one for each in able if each is not best)
+    if best.first.outcome.best or not able[0].first.outcome.best:
+        return replace(best, others=others)
+    return replace(best, others=others, unmeasured=frameworks.get(able[0].one.trainer).title)
+
+
+def _able(asked: FitRequest, method: Method, seq_length: int, far: int) -> list[Chosen] | str:
+    """Every trainer that has a plan, fitting or not; or why none has."""
+    able, why = list[Chosen](), ""
+    loss = loss_of(method)
+    every = {name: frameworks.get(name) for name in FRAMEWORKS}
+    for name in (name for name, one in every.items() if one.adapters and loss in one.losses):
+        try:
+            one = tried(asked, method, name, seq_length)
+        except RequestError as error:  # the training does not go with the method
+            return error.problems[0].detail
+        first = best_at(one, seq_length)
+        if found := _frugal(one, first, far):
+            able.append(found)
+        else:
+            why = _refused(one, seq_length, first.outcome)
+    return able or why
+
+
+def _best(able: list[Chosen]) -> Chosen:
+    """The one to take of trainers, those that miss by less first."""
+    fitting = [each for each in able if each.first.outcome.best]
+    if not fitting:
+        return able[0]
+    most_bytes = ALIKE * min(each.needed_bytes for each in fitting)
+    alike = [each for each in fitting if each.needed_bytes <= most_bytes]
+    return min(alike, key=lambda each: each.first.outcome.score)
+
+
+def _frugal(one: Tried, first: Found, far: int) -> Chosen | None:
+    """A trainer with its plan of least memory at a great length; None where none is legal."""
+    plans = [(each, plan) for each in one.each if (plan := each.least(far)) is not None]
+    found = [Chosen(one, first, each, plan, each.needed_bytes(far, plan)) for each, plan in plans]
+    return min(found, key=lambda each: each.needed_bytes, default=None)
+
+
+def _refused(one: Tried, seq_length: int, outcome: Outcome) -> str:
+    """Why a trainer has no plan: the rule that most plans break, of a plain one in a sentence."""
+    if one.method == "full-offload" and one.request.cluster.accelerators == 1:
+        return "the trainers here offload with FSDP (ZeRO 3), which needs two cards or more"
+    rejected = outcome.counts.rejected if outcome.counts else {}
+    most = max(rejected, key=lambda code: rejected[code], default="")
+    plain = {"dp": one.request.cluster.accelerators, "zero_stage": 0, "runtime": "transformers"}
+    plan = ParallelPlan(**plain, offload_optimizer=one.method == "full-offload")
+    reasons = frameworks.get(one.trainer).reasons(one.at(seq_length), plan)
+    said = (reason.text for reason in reasons if reason.code == most)
+    return next(said, f"no plan: {reason_words(most)}")
