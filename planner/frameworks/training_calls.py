@@ -30,6 +30,9 @@ OWN_OPTIONS = {
 SHARED_OPTIONS = {"--train-iters", "--seq-length", "--tokenizer-type"}
 # The option by which a call of transformers' Trainer is known.
 TRAINER_MARK = "--per_device_train_batch_size"
+# Options of transformers' TrainingArguments of which the first words alone are enough for argparse.
+_ABBREVIATED = ("per_device_train_batch_size", "gradient_accumulation_steps")
+_SHORTEST = len("per_device_train")
 _TAKES_ARGUMENTS = re.compile(r"^\s*(?:export\s+)?\w+=[\"']?\$\{?[1-9]|\bgetopts\b", re.MULTILINE)
 _VISIBLE = re.compile(r"(\d+|GPU-[\w-]+)(,(\d+|GPU-[\w-]+))*")
 _LEAVES = re.compile(
@@ -153,10 +156,18 @@ def decoder_only(launch: ProgramCall, hybrids: bool = False) -> None:
         raise launch.program.unreadable(f"{name} trains {what}: {DECODERS_ONLY}")
 
 
+def whole_option(name: str) -> str:
+    """The name of the option of TrainingArguments that a name without dashes abbreviates, or it."""
+    if len(name) < _SHORTEST:
+        return name
+    return next((one for one in _ABBREVIATED if one.startswith(name)), name)
+
+
 def has_trainer_options(launch: ProgramCall) -> bool:
     """Whether a call has transformers' TrainingArguments, whose dashes may be underscores."""
     words = {word.text.partition("=")[0] for word in launch.arguments}
-    return bool(words & {TRAINER_MARK, f"--{TRAINER_MARK[2:].replace('_', '-')}"})
+    names = (one[2:].replace("-", "_") for one in words if one.startswith("--"))
+    return TRAINER_MARK[2:] in map(whole_option, names)
 
 
 def training(launch: ProgramCall, mark: str) -> bool:

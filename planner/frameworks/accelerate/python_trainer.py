@@ -23,6 +23,10 @@ from planner.frameworks.training_calls import TrainingCall, left_by, scripts, se
 
 # Unsloth's, which has a reader of its own.
 _OTHER_LIBRARIES = re.compile(r"\bFast(?:\w*)Model\.from_pretrained\b")
+# Arguments of a Trainer that say something of its training.
+_OF_TRAINING = re.compile(
+    r"per_device_train|gradient_|learning_rate|num_train|max_|[bf]+16|optim|deepspeed|fsdp|\*"
+)
 _MOST_NAMED = 4
 # The device maps by which one process has the layers of its model on all accelerators.
 _SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")
@@ -99,7 +103,7 @@ def call(
     if found.by_lightning:
         notes.append(lightning.NOTE)
         launch = _by_lightning(script, found, launch)
-    if not found.arguments:
+    if not found.arguments or _sets_none(found):
         text = (
             "it makes no arguments of a Trainer, as far as it can be followed: give the script "
             "that is started"
@@ -119,6 +123,12 @@ def call(
     if base is None:
         launch = _alone(launch, files[name], options.model, notes)
     return TrainingCall(launch, name, known, notes=tuple(notes)), options.sections()
+
+
+def _sets_none(found: Calls) -> bool:
+    """Whether no trainer is made, of arguments that say nothing of a training."""
+    keys = {key for one in found.arguments for key in one.kwargs}
+    return not found.trainers and not any(map(_OF_TRAINING.match, keys))
 
 
 def _by_lightning(script: Script, found: Calls, launch: ProgramCall) -> ProgramCall:

@@ -39,7 +39,7 @@ from planner.frameworks.given_values import (
 from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.named_models import find, is_encoder, names_none
 from planner.frameworks.python.scripts import PYTHON
-from planner.frameworks.read_results import Reading, Setting, Unreadable
+from planner.frameworks.read_results import OtherTraining, Reading, Setting, Unreadable
 from planner.frameworks.training_calls import TrainingCall, World
 
 TITLE = PLAIN.title
@@ -59,6 +59,8 @@ KEYS = (
 SWITCH = re.compile(r"((use|enable)_)?((peft|llm)_)?(q_?)?(lora|peft)(_enabled?)?")
 QUANTIZED = re.compile(r"(use_)?q_?lora|(use_|load_in_)?(4bit|int4)(_quantization)?|use_4bit.*")
 OWN = "--config_name"  # of the script that is written here
+# A half precision in DeepSpeed's configuration of a program, as a mapping of Python's.
+_ENABLED = re.compile(r"""^[ \t]*["'](fp16|bf16)["']:\s*\{\s*["']enabled["']:\s*True\b""", re.MULTILINE)
 MODES = ("full", "lora", "qlora")  # Firefly's
 STAGES = ("pt", "sft", "rm", "ppo", "dpo", "kto")  # LLaMA-Factory's
 # Options by which a program with LLaMA-Factory's length is its own.
@@ -93,10 +95,21 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     except Unreadable as error:
         if not is_one(files):
             raise
-        try:
-            return _read(files, accelerators, *_call(files))
-        except Unreadable:
-            raise error from None
+        return _by_options_alone(files, accelerators, error)
+
+
+def _by_options_alone(
+    files: Mapping[str, str], accelerators: int | None, error: Unreadable
+) -> Reading:
+    """What the options of the call say, where its program was not followed for this reason."""
+    try:
+        found = _read(files, accelerators, *_call(files))
+    except Unreadable:
+        raise error from None
+    if isinstance(error, OtherTraining) and found.training.loss == "next_token":
+        raise error
+    note = f"{error.file or 'the program'} is not followed, only its options are read: "
+    return found.model_copy(update={"assumed": (*found.assumed, note + error.text[:200])})
 
 
 def _call(files: Mapping[str, str]) -> tuple[TrainingCall, dict[str, Any]]:
@@ -124,6 +137,7 @@ def _read(
         values.assume(
             f"{program.text} trains in a loop of its own: costed as transformers' Trainer would"
         )
+        values.settings = {**_half_of_program(call.files), **values.settings}
     beside = _beside(call, values.assumed)
     reached = _world(call.launch, beside)
     alone = not call.launch.launcher and program.file.endswith(PYTHON)
@@ -133,7 +147,12 @@ def _read(
             f"no launcher among the files: {accelerators} ranks, each with its own process"
         )
     elif not call.launch.before and not call.launch.launcher and not alone:
-        values.assume(f"{program.text} is a command of a package: one process is assumed")
+        stated = program.file.endswith((*trainer_config.YAML, ".json"))
+        values.assume(
+            f"no launcher among the files: {accelerators} ranks, each with its own process"
+            if stated
+            else f"{program.text} is a command of a package: one process is assumed"
+        )
     size = training_calls.accelerators(call, reached, accelerators, values.assumed)
     if swift.launches(call.launch) and (steps := swift.accumulated(values.settings, size)):
         values.settings[steps.name] = steps
@@ -173,6 +192,17 @@ def _loops_itself(call: TrainingCall) -> bool:
     return bool(unread_trainers.OWN_LOOP.search(text)) and not MARK.search(text)
 
 
+def _half_of_program(files: Mapping[str, str]) -> dict[str, Setting]:
+    """The half precision that is on in DeepSpeed's configuration inside the program's files."""
+    found = {
+        one[1]: Setting(name=one[1], value="true", file=name, line=text.count("\n", 0, one.end(1)) + 1)
+        for name, text in files.items()
+        if name.endswith(PYTHON)
+        for one in _ENABLED.finditer(text)
+    }
+    return found if len(found) == 1 else {}
+
+
 def _unread(values: Values, settings: Sequence[Setting]) -> tuple[Setting, ...]:
     """The settings that were not looked up; what of a plan is among them is said."""
     read_ones = [values.settings[key] for key in values.asked if key in values.settings]
@@ -198,7 +228,8 @@ def _by_key(
     settings: Sequence[Setting], call: ProgramCall, assumed: list[str]
 ) -> Iterator[tuple[str, Setting]]:
     """The settings by the keys that trainers have for them; the last of each counts."""
-    said = {one.name.lstrip("-").replace("-", "_"): one for one in settings}
+    names = (one.name.lstrip("-").replace("-", "_") for one in settings)
+    said = dict(zip(map(training_calls.whole_option, names), settings, strict=True))
     if swift.launches(call):
         yield from swift.keys(said, call).items()
         return
@@ -235,8 +266,13 @@ def _adapters(
     ranks = [one for one in switches if str(one.value).isdigit() and int(str(one.value)) > 1]
     if ranks:  # InternVL's --use_llm_lora 16
         yield "lora_r", ranks[0]
+    elif "r" in said and "lora_alpha" in said:  # PEFT's own names
+        yield "lora_r", said["r"]
     elif not any(RANK.fullmatch(name) for name in said):
         assumed.append("the rank of LoRA is not set: 8 as in PEFT, the program may have its own")
+    trained = said.get("trainable")  # Chinese-LLaMA-Alpaca's
+    if trained is not None and "_proj" in str(trained.value):
+        yield "lora_target_modules", trained
     kind = "qlora" if _is_packed(said, program) else "lora"
     yield "finetuning_type", about.model_copy(update={"value": kind})
     if "modules_to_save" in said:

@@ -15,7 +15,7 @@ from planner.frameworks.accelerate.trainer_keys import GRPO_PARTS, PLAIN
 from planner.frameworks.accelerate.tuning import WIDENED
 from planner.frameworks.python.scripts import Script, constants
 from planner.frameworks.python.static_values import Call, Unknown, Value
-from planner.frameworks.read_results import Unreadable
+from planner.frameworks.read_results import OtherTraining, Unreadable
 
 # How a note ends on what only running decides.
 LEFT_OPEN = "known only at run time"
@@ -125,23 +125,23 @@ class Options:
         return None
 
     def _refuse(self) -> None:
-        """Raises Unreadable where no plan stands for what is trained."""
+        """Raises OtherTraining where no plan stands for what is trained."""
         kind, line = self.kind, self.arguments.line
         if calls.PAIRED_OTHERWISE.fullmatch(kind):
             text = f"the loss of {kind} cannot be planned: only sft, dpo and reward"
-            raise Unreadable(text, self.file, line)
+            raise OtherTraining(text, self.file, line)
         if calls.GENERATING.fullmatch(kind):
             text = f"{kind} also generates samples: its step cannot be read, planner rl has it"
-            raise Unreadable(text, self.file, line)
+            raise OtherTraining(text, self.file, line)
         if self.model is not None and kind != "RewardConfig":
             loads = calls.loaded_class(self.model)
             if calls.OTHER_HEADS.match(loads):
                 text = f"{loads} is no decoder of the next token: {training_calls.DECODERS_ONLY}"
-                raise Unreadable(text, self.file, self.model.line)
+                raise OtherTraining(text, self.file, self.model.line)
         for one in self.found.others:
             if one.short in calls.ADDS_PARTS:
                 text = f"{one.short} adds parts to the model, which no plan has"
-                raise Unreadable(text, self.file, one.line)
+                raise OtherTraining(text, self.file, one.line)
 
     def _refuse_unseen(self) -> None:
         """Raises Unreadable where a function that is not here makes what is trained."""

@@ -22,10 +22,13 @@ OFFLOADS = (FSDP + "param_offload", FSDP + "optimizer_offload")
 DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
 
 
-def read(call: training_calls.TrainingCall, files: Mapping[str, str]) -> Reading:
+def read(
+    call: training_calls.TrainingCall, files: Mapping[str, str], accelerators: int | None
+) -> Reading:
     """The specs and the plan of a call's overrides.  Raises Unreadable."""
     given = given_with(files)
     said, notes = Overrides(call.launch, given), [*call.notes, verl_overrides.NOTE_APART]
+    verl_overrides.by_cluster(said, accelerators, notes)
     model = verl_overrides.model(said, given, notes)
     world, sizes = verl_overrides.world(said), verl_overrides.sizes(said, ULYSSES, (), notes)
     total, cp = world.accelerators or 1, said.positive_int(ULYSSES, 1)

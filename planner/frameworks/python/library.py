@@ -42,7 +42,8 @@ class Library:
     """The values of calls of libraries, for one command line, environment and set of files.
 
     missing: the documents that are opened and not among the files; defaulted: the variables of
-    the environment that are not known, whose defaults are taken.
+    the environment that are not known, whose defaults are taken; filled: the classes of objects
+    whose fields are set by names that are not known.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Library:
         self.options = Options(files, arguments)
         self.missing: dict[str, None] = {}
         self.defaulted: dict[str, None] = {}
+        self.filled: dict[str, None] = {}
 
     @property
     def notes(self) -> Iterator[str]:
@@ -60,6 +62,8 @@ class Library:
         if named:
             names = ", ".join(named[:_MOST_NAMED])
             yield f"variables that the environment could set have their defaults: {names}"
+        for name in self.filled:
+            yield f"fields of {name} have their defaults: which of them setattr sets is not known"
 
     def composed(self, said: Mapping[str, str]) -> dict[str, Value] | None:
         """The configuration that a function with such a hydra.main is given."""

@@ -171,10 +171,18 @@ class Script(Objects):
             case [ast.If() as other] if other.col_offset == node.col_offset:  # elif
                 self.chained.add(id(other))
         self.note(node, f"`if {ast.unparse(node.test)}` is taken as false")
-        for one in ast.walk(ast.Module(node.body, [])) if self.loops else ():
-            if isinstance(one, ast.Assign) and _stops(one):
-                self._froze(known, one.targets[0])
+        self._left_out(node.body, known, scope)
         return False
+
+    def _left_out(self, body: list[ast.stmt], known: Value, scope: dict[str, Value]) -> None:
+        """Keeps what statements that are not followed would change: weights frozen, fields set."""
+        for one in ast.walk(ast.Module(body, [])):
+            match one:
+                case ast.Assign() if self.loops and _stops(one):
+                    self._froze(known, one.targets[0])
+                case ast.Call(func=ast.Name(id="setattr"), args=[ast.Name(id=name), ast.Name(), _]):
+                    if isinstance(owner := scope.get(name), Instance):
+                        self.known.filled[owner.name] = None
 
     def _entered(self, items: list[ast.withitem], scope: dict[str, Value]) -> None:
         for one in items:
