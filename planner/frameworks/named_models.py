@@ -79,8 +79,10 @@ def names_none(name: str) -> bool:
 def _folder(path: str) -> str:
     """The path without folders of a checkpoint inside one that is named after a model's size."""
     above, _, last = path.rstrip("/").rpartition("/")
-    inside = _CHECKPOINT.fullmatch(last) and any(map(_SIZE.fullmatch, _words(above)))
-    return _folder(above) if above and inside else path.rstrip("/")
+    if not above or not _CHECKPOINT.fullmatch(last):
+        return path.rstrip("/")
+    named = _folder(above)
+    return named if any(map(_SIZE.fullmatch, _words(named))) else path.rstrip("/")
 
 
 def is_open(path: str) -> bool:

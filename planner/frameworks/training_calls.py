@@ -30,9 +30,11 @@ OWN_OPTIONS = {
 SHARED_OPTIONS = {"--train-iters", "--seq-length", "--tokenizer-type"}
 # The option by which a call of transformers' Trainer is known.
 TRAINER_MARK = "--per_device_train_batch_size"
+# What a text that has it, whole or abbreviated, holds.
+TRAINER_HINTS = ("--per_device_train", "--per-device-train")
 # Options of transformers' TrainingArguments of which the first words alone are enough for argparse.
 _ABBREVIATED = ("per_device_train_batch_size", "gradient_accumulation_steps")
-_SHORTEST = len("per_device_train")
+_SHORTEST = len(TRAINER_HINTS[0][2:])
 _TAKES_ARGUMENTS = re.compile(r"^\s*(?:export\s+)?\w+=[\"']?\$\{?[1-9]|\bgetopts\b", re.MULTILINE)
 _VISIBLE = re.compile(r"(\d+|GPU-[\w-]+)(,(\d+|GPU-[\w-]+))*")
 _LEAVES = re.compile(

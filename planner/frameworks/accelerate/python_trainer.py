@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from planner.frameworks.accelerate import lightning
-from planner.frameworks.accelerate.trainer_calls import MARK, Calls
+from planner.frameworks.accelerate.trainer_calls import MARK, OF_TRL, PLAIN, Calls, class_of
 from planner.frameworks.accelerate.trainer_options import LEFT_OPEN, Options
 from planner.frameworks.bash import Argument, ProgramCall, evaluate
 from planner.frameworks.launch_files import given_with
@@ -128,7 +128,8 @@ def call(
 def _sets_none(found: Calls) -> bool:
     """Whether no trainer is made, of arguments that say nothing of a training."""
     keys = {key for one in found.arguments for key in one.kwargs}
-    return not found.trainers and not any(map(_OF_TRAINING.match, keys))
+    usual = all(class_of(one) in (*PLAIN, *OF_TRL) for one in found.arguments)
+    return usual and not found.trainers and not any(map(_OF_TRAINING.match, keys))
 
 
 def _by_lightning(script: Script, found: Calls, launch: ProgramCall) -> ProgramCall:

@@ -7,7 +7,7 @@ and PEFT's have many prefixes.  Each is taken to the key that the YAML trainers 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -59,8 +59,15 @@ KEYS = (
 SWITCH = re.compile(r"((use|enable)_)?((peft|llm)_)?(q_?)?(lora|peft)(_enabled?)?")
 QUANTIZED = re.compile(r"(use_)?q_?lora|(use_|load_in_)?(4bit|int4)(_quantization)?|use_4bit.*")
 OWN = "--config_name"  # of the script that is written here
+# An option of a program's parser with a whole number by default, and those that are filled in.
+_DECLARED = re.compile(
+    r"""add_argument\(\s*["']--(\w+)["'],(?:[^()]|\([^()]*\))*?\bdefault\s*=\s*(\d+)\s*[,)]"""
+)
+_FILLED = ("per_device_train_batch_size", "gradient_accumulation_steps", *PLAIN.length)
 # A half precision in DeepSpeed's configuration of a program, as a mapping of Python's.
-_ENABLED = re.compile(r"""^[ \t]*["'](fp16|bf16)["']:\s*\{\s*["']enabled["']:\s*True\b""", re.MULTILINE)
+_ENABLED = re.compile(
+    r"""^[ \t]*["'](fp16|bf16)["']:\s*\{\s*["']enabled["']:\s*True\b""", re.MULTILINE
+)
 MODES = ("full", "lora", "qlora")  # Firefly's
 STAGES = ("pt", "sft", "rm", "ppo", "dpo", "kto")  # LLaMA-Factory's
 # Options by which a program with LLaMA-Factory's length is its own.
@@ -77,9 +84,19 @@ def launches(call: ProgramCall) -> bool:
 
 def is_one(files: Mapping[str, str]) -> bool:
     """Whether some script has such a call."""
-    mark = training_calls.TRAINER_MARK
-    hints = (mark, mark.replace("_", "-"), "swift")
-    return training_calls.training_call_if_any(files, hints, launches, TITLE) is not None
+    hints, trains = (*training_calls.TRAINER_HINTS, "swift"), _trains(files)
+    return training_calls.training_call_if_any(files, hints, trains, TITLE) is not None
+
+
+def _trains(files: Mapping[str, str]) -> Callable[[ProgramCall], bool]:
+    """Whether a call is one, by its options or by those that its program declares."""
+
+    def declares(call: ProgramCall) -> bool:
+        names_model = any(word.text.startswith("--model_name_or_path") for word in call.arguments)
+        mark = f'"{training_calls.TRAINER_MARK}"'
+        return names_model and mark in _program(call, files)[1]
+
+    return lambda call: launches(call) or declares(call)
 
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
@@ -117,7 +134,7 @@ def _call(files: Mapping[str, str]) -> tuple[TrainingCall, dict[str, Any]]:
     call = trainer_config.call(files)
     named = call is not None and not call.script.endswith((*trainer_config.YAML, ".json"))
     if call is None or (is_one(files) and not (named and swift.launches(call.launch))):
-        call = training_calls.training_call(files, launches, TITLE)
+        call = training_calls.training_call(files, _trains(files), TITLE)
     return call, trainer_config.sections(files)
 
 
@@ -131,6 +148,9 @@ def _read(
     settings = _settings(call.launch, given)
     values = LaunchValues({}, program.file, list(call.notes))
     values.settings = dict(_by_key(settings, call.launch, values.assumed))
+    values.settings = {**_defaults_of_program(call, values), **values.settings}
+    if swift.launches(call.launch) and values.text("rlhf_type") == "grpo":
+        values.settings = swift.trained_of_grpo(values.settings, values.assumed)
     trainer = _trainer(values)
     refuse(values, call)
     if _loops_itself(call):
@@ -186,16 +206,38 @@ def _read(
 
 def _loops_itself(call: TrainingCall) -> bool:
     """Whether a program that is at hand takes the steps of its training itself."""
-    last = call.launch.program.text.rsplit("/", 1)[-1]
-    named = (text for name, text in call.files.items() if name.rsplit("/", 1)[-1] == last)
-    text = next(named, "")
+    _, text = _program(call.launch, call.files)
     return bool(unread_trainers.OWN_LOOP.search(text)) and not MARK.search(text)
+
+
+def _program(call: ProgramCall, files: Mapping[str, str]) -> tuple[str, str]:
+    """The name and the text of a call's program, if it is at hand."""
+    last = call.program.text.rsplit("/", 1)[-1]
+    named = (name for name in files if name.rsplit("/", 1)[-1] == last and name.endswith(PYTHON))
+    return (name := next(named, "")), files.get(name, "")
+
+
+def _defaults_of_program(call: TrainingCall, values: Values) -> dict[str, Setting]:
+    """The batch and the length that the program's own parser has where the call has none."""
+    name, text = _program(call.launch, call.files)
+    found = {
+        one[1]: Setting(name=f"--{one[1]}", value=one[2], file=name, line=1 + text.count("\n", 0, one.start()))
+        for one in _DECLARED.finditer(text)
+        if one[1] in _FILLED and not values.has(*(PLAIN.length if one[1] in PLAIN.length else ()))
+    }  # fmt: skip
+    left = {key: one for key, one in found.items() if key not in values.settings}
+    if left:
+        said = ", ".join(f"{key} {one.value}" for key, one in left.items())
+        values.assume(f"defaults of {name}: {said}")
+    return left
 
 
 def _half_of_program(files: Mapping[str, str]) -> dict[str, Setting]:
     """The half precision that is on in DeepSpeed's configuration inside the program's files."""
     found = {
-        one[1]: Setting(name=one[1], value="true", file=name, line=text.count("\n", 0, one.end(1)) + 1)
+        one[1]: Setting(
+            name=one[1], value="true", file=name, line=text.count("\n", 0, one.end(1)) + 1
+        )
         for name, text in files.items()
         if name.endswith(PYTHON)
         for one in _ENABLED.finditer(text)

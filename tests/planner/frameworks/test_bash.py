@@ -176,6 +176,12 @@ def test_slurm_says_nodes_and_processes() -> None:
     assert texts(call)[2:] == ["4"]
 
 
+def test_of_an_array_of_jobs_the_first_is_read() -> None:
+    script = f"#SBATCH --array=1-3%2\nALL=(a b c)\n{CALL} ${{ALL[$SLURM_ARRAY_TASK_ID]}}\n"
+    assert texts(launched(script))[2:] == ["b"]
+    assert "SLURM_NNODES" not in slurm_variables(launched(script).slurm)
+
+
 def test_a_job_in_a_here_document_is_read_with_its_own_slurm_lines() -> None:
     script = (
         "TP=4\nsbatch <<EOF\n#!/bin/bash\n#SBATCH --nodes=2\n"

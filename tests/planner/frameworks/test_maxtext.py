@@ -318,3 +318,12 @@ def test_a_scale_multiplies_the_sizes() -> None:
     named = text.format(2) + "model_name: llama2-7b\n"
     with pytest.raises(Unreadable, match="scales llama2-7b, which is then another model"):
         MAXTEXT.read({"config.yml": named}, 16)
+
+
+def test_slices_that_a_cluster_decides_multiply_the_axis_of_each() -> None:
+    text = "base_config: base.yml\nmodel_name: llama2-7b\nper_device_batch_size: 1\n"
+    text += "ici_data_parallelism: 8\nici_fsdp_parallelism: 4\ndcn_data_parallelism: -1\n"
+    for size, replicas in ((32, 32), (8, 32), (64, 64)):  # of fewer than one slice: one slice
+        plan = MAXTEXT.read({"run.yml": text}, size).plan if MAXTEXT.read else None
+        assert plan is not None
+        assert (plan.dp, plan.dp_shard) == (replicas, 4)

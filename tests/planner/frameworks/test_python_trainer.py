@@ -457,3 +457,30 @@ def test_a_script_shares_its_batch_among_the_processes_of_its_launcher(launcher:
     files = {"run.sh": f"{launcher} train.py\n", "train.py": f"import os\n{text}"}
     plan = read(files, parse_cluster("8x8xh100-sxm")).request
     assert plan["training"]["global_batch_size"] == 2 * 8 * plan["plan"]["micro_batch_size"]
+
+
+def test_what_a_filter_may_let_through_is_not_left_out() -> None:
+    text = (
+        "known = inspect.signature(SFTConfig.__init__).parameters\n"
+        "said = dict(per_device_train_batch_size=2, gradient_accumulation_steps=4, warmup=None)\n"
+        "said = {k: v for k, v in said.items() if k in known}\n"
+        "said = {k: v for k, v in said.items() if v}\n"
+        "SFTTrainer(model='gpt2', args=SFTConfig('x', max_length=64, **said))\n"
+    )
+    assert reading(IMPORTS + text).request["training"]["global_batch_size"] == 64
+
+
+def test_arguments_that_set_nothing_beside_no_trainer_train_nothing() -> None:
+    text = "args = SFTConfig(output_dir='x', hub_model_id='a/b')\nrun(args, 'Qwen/Qwen2.5-7B')\n"
+    assert "it makes no arguments of a Trainer" in why(IMPORTS + text)
+
+
+def test_fields_that_are_set_by_unknown_names_are_said() -> None:
+    text = (
+        "class Config:\n    batch: int = 4\n\n"
+        "def load(path):\n    cfg = Config()\n    for key, value in fetch(path).items():\n"
+        "        if hasattr(cfg, key):\n            setattr(cfg, key, value)\n    return cfg\n\n"
+        "cfg = load('a')\nSFTTrainer(model='gpt2', args=SFTConfig('x', max_length=64,"
+        " per_device_train_batch_size=cfg.batch))\n"
+    )
+    assert "fields of Config have their defaults" in said(reading(IMPORTS + text))

@@ -48,9 +48,29 @@ def test_a_stage_of_zero_is_named_and_one_process_is_the_default() -> None:
     assert (reading.plan.zero_stage, reading.plan.accelerators) == (2, 1)
 
 
-def test_generating_steps_are_refused_by_name() -> None:
-    with pytest.raises((Unreadable, RequestError), match="grpo also generates samples"):
-        read(CALL.replace("swift sft", "swift rlhf --rlhf_type grpo"))
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("gkd", "gkd also generates samples"),
+        ("ppo", "ppo also generates samples"),
+        ("simpo", "the loss of simpo cannot be planned"),
+        ("kto", "the loss of kto cannot be planned"),
+    ],
+)
+def test_other_losses_are_refused_by_name(kind: str, why: str) -> None:
+    with pytest.raises((Unreadable, RequestError), match=why):
+        read(CALL.replace("swift sft", f"swift rlhf --rlhf_type {kind}"))
+
+
+def test_of_grpo_the_training_is_read_with_the_longest_responses() -> None:
+    call = CALL.replace("swift sft", "swift rlhf --rlhf_type grpo --num_generations 8 --beta 0.1")
+    reading = read(f"{call} --reward_funcs accuracy --max_completion_length 1024")
+    assert (reading.training.loss, reading.training.seq_length) == ("next_token", 2048 + 1024)
+    assert "2048 + 1024" in str(reading.assumed)
+    assert read(call).training.seq_length == 2048 + 512
+
+
+def test_dpo_is_its_own_loss() -> None:
     assert read(CALL.replace("swift sft", "swift rlhf --rlhf_type dpo")).training.loss == "dpo"
 
 
