@@ -129,7 +129,7 @@ def _sets_none(found: Calls) -> bool:
     """Whether no trainer is made, of arguments that say nothing of a training."""
     keys = {key for one in found.arguments for key in one.kwargs}
     usual = all(class_of(one) in (*PLAIN, *OF_TRL) for one in found.arguments)
-    return usual and not found.trainers and not any(map(_OF_TRAINING.match, keys))
+    return usual and bool(keys) and not (found.trainers or any(map(_OF_TRAINING.match, keys)))
 
 
 def _by_lightning(script: Script, found: Calls, launch: ProgramCall) -> ProgramCall:

@@ -221,7 +221,8 @@ def _defaults_of_program(call: TrainingCall, values: Values) -> dict[str, Settin
     """The batch and the length that the program's own parser has where the call has none."""
     name, text = _program(call.launch, call.files)
     found = {
-        one[1]: Setting(name=f"--{one[1]}", value=one[2], file=name, line=1 + text.count("\n", 0, one.start()))
+        one[1]: Setting(name=f"--{one[1]}", value=one[2], file=name,
+                        line=1 + text.count("\n", 0, one.start()))
         for one in _DECLARED.finditer(text)
         if one[1] in _FILLED and not values.has(*(PLAIN.length if one[1] in PLAIN.length else ()))
     }  # fmt: skip

@@ -28,8 +28,8 @@ def read(
     """The specs and the plan of a call's overrides.  Raises Unreadable."""
     given = given_with(files)
     said, notes = Overrides(call.launch, given), [*call.notes, verl_overrides.NOTE_APART]
-    verl_overrides.by_cluster(said, accelerators, notes)
     model = verl_overrides.model(said, given, notes)
+    verl_overrides.by_cluster(said, accelerators, notes)
     world, sizes = verl_overrides.world(said), verl_overrides.sizes(said, ULYSSES, (), notes)
     total, cp = world.accelerators or 1, said.positive_int(ULYSSES, 1)
     refusals = []
