@@ -1,4 +1,4 @@
-"""Batches, lengths and degrees that a document of a launch states and that its reading does not hold.
+"""Batches, lengths and degrees that a launch's documents state and that its reading does not hold.
 
 It knows no reader: it compares the text with what was read, so that a value that a reader passes
 over without a word is said all the same.
@@ -7,18 +7,46 @@ over without a word is said all the same.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from planner.frameworks import yaml_files
 from planner.frameworks.read_results import Reading, Setting, Unreadable
 
 DOCUMENTS = (".yaml", ".yml", ".json")
-# Keys, without those before them, that say the same in every trainer.
-_KEYS = re.compile(
-    r"per_device_train_batch_size|(train_)?micro_batch_size(_per_gpu)?|gradient_accumulation_steps|"
-    r"(train_)?global_batch_size|max_seq_length|sequence_len|cutoff_len|seq_length|lora_(r|rank)|"
-    r"(tensor|pipeline|context|expert)(_model)?_parallel_size"
-)
+
+
+def _of_batch(reading: Reading) -> set[int]:
+    batch, micro, dp = (
+        reading.training.global_batch_size, reading.plan.micro_batch_size, reading.plan.dp
+    )  # fmt: skip
+    pairs = 1 if reading.training.loss == "next_token" else 2
+    return {micro, micro // pairs, batch, batch // pairs, batch // dp, batch // max(dp * micro, 1)}
+
+
+# Names, dotted, that say the same in every trainer -> the numbers of a reading that they may be.
+_MEANT: tuple[tuple[re.Pattern[str], Callable[[Reading], set[int]]], ...] = (
+    (
+        re.compile(
+            r"(^|\.)(per_device_train_batch_size|(train_)?micro_batch_size(_per_gpu)?|"
+            r"gradient_accumulation_steps|(train_)?global_batch_size)$"
+        ),
+        _of_batch,
+    ),
+    (
+        re.compile(r"(^|\.)(max_seq_length|sequence_len|cutoff_len|seq_length)$"),
+        lambda reading: {reading.training.seq_length},
+    ),
+    (
+        re.compile(r"(^|\.)(lora_(r|rank)|(\w+_)?(lora|peft)\w*\.r(ank)?)$"),
+        lambda reading: {reading.training.lora_rank},
+    ),
+    (
+        re.compile(r"(^|\.)(tensor|pipeline|context|expert)(_model)?_parallel_size$"),
+        lambda reading: {
+            reading.plan.tp, reading.plan.pp, reading.plan.cp, reading.plan.ep, reading.plan.etp
+        },
+    ),
+)  # fmt: skip
 # Parts of a launch that are not what it trains.
 _ASIDE = re.compile(
     r"eval|val(id|_|\.)|test|infer|generat|rollout|vllm|(^|\.)ref|critic|reward|teacher|draft|"
@@ -34,23 +62,24 @@ _MOST_NAMED = 5
 def left_out(files: Mapping[str, str], reading: Reading) -> list[str]:
     """A sentence on such values of the files that are nowhere in a reading; empty without any.
 
-    A key that stands elsewhere with another value is overridden.
+    A name that stands elsewhere with another value is overridden.
     """
     others = {(_last(one.name), one.file) for one in reading.settings}
-    held, stated = set(_held(reading)), list(_stated(files))
-    taken = {one.name for one in stated if int(str(one.value)) in held}  # of several documents
+    stated = [(one, held(reading)) for one, held in _stated(files)]
+    taken = {one.name for one, held in stated if int(str(one.value)) in held}
     found = [
         f"{one.name} {one.value} ({one.file}:{one.line})"
-        for one in stated
+        for one, _ in stated
         if one.name not in taken
         and not any(key == _last(one.name) and file != one.file for key, file in others)
     ]
     return [f"stated and not read: {', '.join(found[:_MOST_NAMED])}"] if found else []
 
 
-def _stated(files: Mapping[str, str]) -> Iterator[Setting]:
+def _stated(files: Mapping[str, str]) -> Iterator[tuple[Setting, Callable[[Reading], set[int]]]]:
+    """Such values, with what they may be of a reading."""
     for name, text in files.items():
-        if not name.endswith(DOCUMENTS) or not _KEYS.search(text) or _ASIDE.search(name):
+        if not name.endswith(DOCUMENTS) or _ASIDE.search(name):
             continue
         try:
             settings = yaml_files.read(text, name).settings()
@@ -58,22 +87,10 @@ def _stated(files: Mapping[str, str]) -> Iterator[Setting]:
             continue
         switched = _SWITCHED.search(text)
         for one in settings:
-            if switched and _last(one.name).startswith("lora"):
-                continue
-            known = _KEYS.fullmatch(_last(one.name)) and not _ASIDE.search(one.name)
-            if known and _NUMBER.fullmatch(str(one.value)):
-                yield one
-
-
-def _held(reading: Reading) -> Iterator[int]:
-    """The numbers of a reading that such a key may stand for."""
-    plan, training = reading.plan, reading.training
-    replicas, micro = plan.dp, plan.micro_batch_size
-    pairs = 1 if training.loss == "next_token" else 2
-    yield from (plan.tp, plan.pp, plan.cp, plan.ep, training.seq_length, training.lora_rank)
-    yield from (micro, micro // pairs, training.global_batch_size)
-    yield from (training.global_batch_size // pairs, training.global_batch_size // replicas)
-    yield training.global_batch_size // max(replicas * micro, 1)
+            held = next((held for match, held in _MEANT if match.search(one.name)), None)
+            aside = _ASIDE.search(one.name) or (switched and "lora" in one.name)
+            if held is not None and not aside and _NUMBER.fullmatch(str(one.value)):
+                yield one, held
 
 
 def _last(name: str) -> str:

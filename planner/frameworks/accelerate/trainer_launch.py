@@ -58,6 +58,8 @@ KEYS = (
 )  # fmt: skip
 SWITCH = re.compile(r"((use|enable)_)?((peft|llm)_)?(q_?)?(lora|peft)(_enabled?)?")
 QUANTIZED = re.compile(r"(use_)?q_?lora|(use_|load_in_)?(4bit|int4)(_quantization)?|use_4bit.*")
+# Where adapters are loaded from or saved.
+_ADAPTERS = re.compile(r"(\w+_)?adapters?_(path|dir|name|name_or_path|model|model_path)")
 OWN = "--config_name"  # of the script that is written here
 # An option of a program's parser with a whole number by default, and those that are filled in.
 _DECLARED = re.compile(
@@ -328,7 +330,11 @@ def _adapting(said: Mapping[str, Setting], switches: list[Setting], program: str
         return []
     if switches:
         return switches if any(map(tuning.is_on, switches)) else []
-    found = [one for name, one in said.items() if "lora_" in name and not OTHER_PART.search(name)]
+    found = [
+        one
+        for name, one in said.items()
+        if ("lora_" in name or _ADAPTERS.fullmatch(name)) and not OTHER_PART.search(name)
+    ]
     return found or (list(said.values()) if "lora" in program.lower() else [])
 
 

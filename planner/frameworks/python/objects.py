@@ -125,8 +125,8 @@ class Objects(Program):
         return super().value(node, scope)
 
     def binary(self, node: ast.expr, left: Value, op: ast.operator, right: Value) -> Value:
-        if isinstance(op, ast.Div) and isinstance(left, str) and isinstance(right, str):
-            return texts.joined_path(left, right)
+        if isinstance(op, ast.Div) and isinstance(right, str):
+            return texts.joined_path(left if isinstance(left, str) else texts.SOME_FOLDER, right)
         return super().binary(node, left, op, right)
 
     def comprehension(

@@ -327,3 +327,12 @@ def test_slices_that_a_cluster_decides_multiply_the_axis_of_each() -> None:
         plan = MAXTEXT.read({"run.yml": text}, size).plan if MAXTEXT.read else None
         assert plan is not None
         assert (plan.dp, plan.dp_shard) == (replicas, 4)
+
+
+def test_a_script_says_what_its_environment_decides() -> None:
+    call = "python3 -m MaxText.train base.yml per_device_batch_size=${BATCH:-2} model_name="
+    assert MAXTEXT.read is not None
+    found = MAXTEXT.read({"run.sh": f"{call}llama2-7b\n"}, 8)
+    assert any("the environment could set have their defaults: BATCH" in o for o in found.assumed)
+    with pytest.raises(Unreadable, match="model_name is empty"):
+        MAXTEXT.read({"run.sh": f"NAME=${{NAME:-}}\n{call}$NAME\n"}, 8)

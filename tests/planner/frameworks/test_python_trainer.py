@@ -484,3 +484,45 @@ def test_fields_that_are_set_by_unknown_names_are_said() -> None:
         " per_device_train_batch_size=cfg.batch))\n"
     )
     assert "fields of Config have their defaults" in said(reading(IMPORTS + text))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "Path(__file__).resolve().parents[2] / 'models' / 'gemma-2-2b-it'",
+        "os.path.join(os.path.dirname(__file__), 'models', 'gemma-2-2b-it')",
+    ],
+)
+def test_a_folder_below_one_that_is_not_known_names_its_model(path: str) -> None:
+    text = f"SFTTrainer(model=str({path}), args=SFTConfig('x', max_length=64))\n"
+    assert reading(IMPORTS + text).request["model"]["name"] == "gemma-2-2b"
+
+
+def test_a_configuration_that_a_function_not_here_loads_is_read() -> None:
+    text = (
+        "from utils import load_config\nconfig = load_config('configs/train.yaml')\n"
+        "SFTTrainer(model='gpt2', args=SFTConfig('x', max_length=64, **config['training']))\n"
+    )
+    files = {"train.yaml": "training:\n  per_device_train_batch_size: 4\n  save_steps: 5\n"}
+    assert reading(IMPORTS + text, files=files).request["training"]["global_batch_size"] == 32
+
+
+def test_adapters_of_a_checkpoint_have_a_rank_that_is_said() -> None:
+    text = (
+        "model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained('gpt2'), 'a',"
+        " is_trainable=True)\nSFTTrainer(model=model, args=SFTConfig('x', max_length=64))\n"
+    )
+    assert "are in a checkpoint: their rank is taken to be 8" in said(reading(IMPORTS + text))
+
+
+@pytest.mark.parametrize(("length", "read_as"), [("512", 512), ("131072", 131072), ("100_000", 0)])
+def test_a_length_without_an_end_is_none(length: str, read_as: int) -> None:
+    text = (
+        f"tokenizer = AutoTokenizer.from_pretrained('gpt2')\ntokenizer.model_max_length = {length}"
+        "\nTrainer(model=AutoModelForCausalLM.from_pretrained('gpt2'),"
+        " args=TrainingArguments('x', per_device_train_batch_size=2))\n"
+    )
+    if read_as:
+        assert reading(IMPORTS + text).request["training"]["seq_length"] == read_as
+    else:
+        assert "leaves out the sequence length" in why(IMPORTS + text)

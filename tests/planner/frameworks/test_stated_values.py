@@ -22,6 +22,8 @@ def assumed(documents: dict[str, str], arguments: str = "") -> str:
         ("train:\n  max_seq_length: 512\n", "train.max_seq_length 512 (conf.yaml:2)"),
         ("use_lora: false\nlora:\n  lora_r: 16\n", ""),
         ("lora:\n  lora_r: 16\n", "lora.lora_r 16 (conf.yaml:2)"),
+        ("model:\n  lora_config:\n    r: 16\n", "model.lora_config.r 16 (conf.yaml:3)"),
+        ("optimizer:\n  r: 16\n", ""),
         ("train:\n  per_device_train_batch_size: 8\n", ""),  # as it was read
         ("train:\n  gradient_accumulation_steps: ${steps}\n", ""),
         ("eval:\n  gradient_accumulation_steps: 32\n", ""),

@@ -77,6 +77,7 @@ def test_any_launcher(launcher: str, accelerators: int) -> None:
         ("--peft_lora_rank 32 --use_peft", 32, ""),
         ("--full_finetune True --lora_r 64", 0, ""),
         ("--r 32 --lora_alpha 64", 32, ""),
+        ("--sft_adapter_path out/sft", 8, ""),
     ],
 )
 def test_adapters_under_any_name(options: str, rank: int, frozen: str) -> None:
