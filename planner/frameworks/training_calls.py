@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from planner.frameworks.bash import Argument, ProgramCall, evaluate, slurm_variables
 from planner.frameworks.read_results import Setting, Unreadable
@@ -144,6 +145,22 @@ def with_missing_file_hints(error: Unreadable, found: TrainingCall, arguments: b
     if not (asks and hints):
         return error
     return Unreadable(f"{error.text} ({'; '.join(hints)})", error.file, error.line)
+
+
+def absent_config(launch: ProgramCall, files: Iterable[str]) -> Argument | None:
+    """The configuration that a call gives its program alone or by --config, if it is not here."""
+    words = launch.arguments
+    named = [*words[:1], *(after for word, after in pairwise(words) if word.text == "--config")]
+    known = {one.rsplit("/", 1)[-1] for one in files}
+    return next(
+        (
+            one
+            for one in named
+            if one.text.endswith((".yaml", ".yml", ".json"))
+            and one.text.rsplit("/", 1)[-1] not in known
+        ),
+        None,
+    )
 
 
 def decoder_only(launch: ProgramCall, hybrids: bool = False) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from planner.frameworks import training_calls
 from planner.frameworks.accelerate import lightning
 from planner.frameworks.accelerate.trainer_calls import MARK, OF_TRL, PLAIN, Calls, class_of
 from planner.frameworks.accelerate.trainer_options import LEFT_OPEN, Options
@@ -18,7 +19,7 @@ from planner.frameworks.bash import Argument, ProgramCall, evaluate
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.python.scripts import PYTHON, Script
 from planner.frameworks.python.static_values import Call, Value
-from planner.frameworks.read_results import Unreadable
+from planner.frameworks.read_results import OtherTraining, Unreadable
 from planner.frameworks.training_calls import TrainingCall, left_by, scripts, several, visible
 
 # Unsloth's, which has a reader of its own.
@@ -68,6 +69,16 @@ def _program(files: Mapping[str, str], launch: ProgramCall) -> str | None:
     text = files.get(name, "")
     makes = name.endswith(PYTHON) and MARK.search(text) and not _OTHER_LIBRARIES.search(text)
     return name if makes else None
+
+
+def without_config(error: Unreadable, files: Mapping[str, str]) -> Unreadable:
+    """The error, or that the configuration of the script's call is not among the files."""
+    which = script_of(files)
+    base = which[1] if which is not None else None
+    absent = base and training_calls.absent_config(base.launch, base.files)
+    if not absent or isinstance(error, OtherTraining):
+        return error
+    return absent.unreadable(f"{absent.text}, its configuration, is not among the files: give it")
 
 
 def is_one(files: Mapping[str, str]) -> bool:

@@ -46,8 +46,8 @@ TITLE = PLAIN.title
 RANK = re.compile(r"(.*_)?lora_(r|rank|dim)|peft_r")
 # Option of many scripts -> the key for it; PEFT's may have a prefix.
 KEYS = (
-    (re.compile(r"model_name|model_path|model_id|base_model|pretrained_model|model|config_name"),
-     "model_name_or_path"),
+    (re.compile(r"((base|pretrained|hf|llm)_)?model(_(name|path|id|dir|checkpoint))?(_or_path)?|"
+                r"config_name"), "model_name_or_path"),
     (re.compile(r"(use_)?grad(ient)?_checkpoint(ing)?"), "gradient_checkpointing"),
     (RANK, "lora_r"),
     (re.compile(r"(.*_)?lora_(target(_module)?s?|target_modules|trainable|modules)|target_modules"),
@@ -113,7 +113,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         return _read(files, accelerators, *python_trainer.call(files, accelerators, processes))
     except Unreadable as error:
         if not is_one(files):
-            raise
+            raise python_trainer.without_config(error, files) from None
         return _by_options_alone(files, accelerators, error)
 
 

@@ -307,8 +307,8 @@ def _loss(values: Values, trainer: Trainer) -> Any:
     """The loss of a step; raises Unreadable if the step also generates samples."""
     if trainer.generates:
         values.has(*SAMPLES, *trainer.generates)
-        said = (values.settings.get(key) for key in NAMES_OF_RUN)  # whatever variables they have
-        where = " ".join([values.file, *(str(one.value) for one in said if one)]).lower()
+        named = (values.settings.get(key) for key in NAMES_OF_RUN)  # with their variables
+        where = " ".join([values.file, *(str(one.value) for one in named if one)]).lower()
         if other := re.search(r"rloo|online|ppo|nash|gkd", where):
             raise values.fault(SAMPLES, f"is of {other[0]}, whose step cannot be read")
         values.assume("only the training of GRPO is read, each sequence as long as the longest")

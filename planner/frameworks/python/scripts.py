@@ -256,8 +256,11 @@ class Script(Objects):
 
     def _module(self, dotted: str) -> Script | None:
         """The module of that name among the files, followed once; None if it is not there."""
-        last = f"{dotted.rsplit('.', 1)[-1]}.py"
-        name = next((one for one in self.files if one.rsplit("/", 1)[-1] == last), None)
+        path = f"{dotted.lstrip('.').replace('.', '/')}.py"
+        last = path.rsplit("/", 1)[-1]
+        alike = [one for one in self.files if one.rsplit("/", 1)[-1] == last]
+        name = next((one for one in alike if "/" in one and path.endswith(one)), None)
+        name = name or next(iter(alike), None)
         if name is None or name == self.file:
             return None
         if name not in self.modules and len(self.modules) < MAX_MODULES:

@@ -533,3 +533,23 @@ def test_keys_without_a_launcher_run_on_the_cluster() -> None:
     found = read({"a.yaml": text}, parse_cluster("1x8xh100-sxm"))
     assert found.request["plan"]["dp"] == 8
     assert "no launcher among the files: 8 ranks" in str(found.assumed)
+
+
+@pytest.mark.parametrize("words", ["recipes/sft.yaml", "--config recipes/sft.yaml"])
+def test_a_configuration_that_is_not_here_is_asked_for(words: str) -> None:
+    program = (
+        "from trl import SFTConfig, SFTTrainer, TrlParser, ModelConfig\n"
+        "args, model = TrlParser((SFTConfig, ModelConfig)).parse_args_and_config()\n"
+        "SFTTrainer(model=model.model_name_or_path, args=args).train()\n"
+    )
+    files = {"run.sh": f"accelerate launch sft.py {words}\n", "sft.py": program}
+    text = "recipes/sft.yaml, its configuration, is not among the files"
+    with pytest.raises(RequestError, match=text):
+        read(files, parse_cluster("1x8xh100-sxm"))
+
+
+@pytest.mark.parametrize("name", ["base_model_name", "hf_model_id", "pretrained_model_path"])
+def test_a_models_option_has_many_names(name: str) -> None:
+    model = f"--{name} meta-llama/Llama-2-7b-hf"
+    found = reading("torchrun train.py", model, BATCH, LENGTH).request
+    assert found["model"]["num_layers"] == 32
