@@ -125,8 +125,10 @@ def _by_options_alone(
         found = _read(files, accelerators, *_call(files))
     except Unreadable:
         raise error from None
-    if isinstance(error, OtherTraining) and found.training.loss == "next_token":
-        raise error
+    if isinstance(error, OtherTraining):
+        if found.training.loss == "next_token":
+            raise error
+        return found  # of rewards, whose models have another head
     note = f"{error.file or 'the program'} is not followed, only its options are read: "
     return found.model_copy(update={"assumed": (*found.assumed, note + error.text[:200])})
 
