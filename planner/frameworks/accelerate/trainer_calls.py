@@ -135,3 +135,8 @@ def arguments_of(trainer: Call, known: list[Call]) -> Call | None:
     """The arguments that a trainer is made with."""
     given = [trainer.kwargs.get("args"), *trainer.args[:3]]
     return next((one for one in given if isinstance(one, Call) and among(one, known)), None)
+
+
+def is_no_limit(length: int) -> bool:
+    """Whether a length is so large and round that it only keeps a tokenizer from cutting."""
+    return length >= 100_000 and length % 1024 != 0

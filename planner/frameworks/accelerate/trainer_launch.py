@@ -6,28 +6,27 @@ and PEFT's have many prefixes.  Each is taken to the key that the YAML trainers 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
 
 from cost_models.catalog.names import UnknownName
-from planner.frameworks import architecture, training_calls, unread_trainers
+from planner.frameworks import architecture, training_calls
 from planner.frameworks.accelerate import (
+    own_programs,
     python_trainer,
     sharding,
     swift,
     trainer_config,
     trainer_options,
     trainers,
-    tuning,
 )
 from planner.frameworks.accelerate.launch_config import SWITCHES, of_config, plain
-from planner.frameworks.accelerate.trainer_calls import MARK
 from planner.frameworks.accelerate.trainer_keys import PLAIN, TRAINERS, Trainer
-from planner.frameworks.accelerate.trainer_refusals import OTHER_PART, WHOLE, refuse
+from planner.frameworks.accelerate.trainer_names import by_key, is_tuning
+from planner.frameworks.accelerate.trainer_refusals import refuse
 from planner.frameworks.bash import ProgramCall, slurm_variables
 from planner.frameworks.given_values import (
     LaunchValues,
@@ -43,34 +42,7 @@ from planner.frameworks.read_results import OtherTraining, Reading, Setting, Unr
 from planner.frameworks.training_calls import TrainingCall, World
 
 TITLE = PLAIN.title
-RANK = re.compile(r"(.*_)?lora_(r|rank|dim)|peft_r")
-# Option of many scripts -> the key for it; PEFT's may have a prefix.
-KEYS = (
-    (re.compile(r"((base|pretrained|hf|llm)_)?model(_(name|path|id|dir|checkpoint))?(_or_path)?|"
-                r"config_name"), "model_name_or_path"),
-    (re.compile(r"(use_)?grad(ient)?_checkpoint(ing)?"), "gradient_checkpointing"),
-    (RANK, "lora_r"),
-    (re.compile(r"(.*_)?lora_(target(_module)?s?|target_modules|trainable|modules)|target_modules"),
-     "lora_target_modules"),
-    (re.compile(r"(.*_)?lora_dropout(_p)?"), "lora_dropout"),
-    (re.compile(r"zero"), "zero_stage"),
-    (re.compile(r"(deepspeed|ds)_config(_file|_path)?"), "deepspeed"),
-)  # fmt: skip
-SWITCH = re.compile(r"((use|enable)_)?((peft|llm)_)?(q_?)?(lora|peft)(_enabled?)?")
-QUANTIZED = re.compile(r"(use_)?q_?lora|(use_|load_in_)?(4bit|int4)(_quantization)?|use_4bit.*")
-# Where adapters are loaded from or saved.
-_ADAPTERS = re.compile(r"(\w+_)?adapters?_(path|dir|name|name_or_path|model|model_path)")
 OWN = "--config_name"  # of the script that is written here
-# An option of a program's parser with a whole number by default, and those that are filled in.
-_DECLARED = re.compile(
-    r"""add_argument\(\s*["']--(\w+)["'],(?:[^()]|\([^()]*\))*?\bdefault\s*=\s*(\d+)\s*[,)]"""
-)
-_FILLED = ("per_device_train_batch_size", "gradient_accumulation_steps", *PLAIN.length)
-# A half precision in DeepSpeed's configuration of a program, as a mapping of Python's.
-_ENABLED = re.compile(
-    r"""^[ \t]*["'](fp16|bf16)["']:\s*\{\s*["']enabled["']:\s*True\b""", re.MULTILINE
-)
-MODES = ("full", "lora", "qlora")  # Firefly's
 STAGES = ("pt", "sft", "rm", "ppo", "dpo", "kto")  # LLaMA-Factory's
 # Options by which a program with LLaMA-Factory's length is its own.
 OF_FACTORY = ("stage", "finetuning_type", "lora_target", "template", "quantization_bit")
@@ -92,13 +64,7 @@ def is_one(files: Mapping[str, str]) -> bool:
 
 def _trains(files: Mapping[str, str]) -> Callable[[ProgramCall], bool]:
     """Whether a call is one, by its options or by those that its program declares."""
-
-    def declares(call: ProgramCall) -> bool:
-        names_model = any(word.text.startswith("--model_name_or_path") for word in call.arguments)
-        mark = f'"{training_calls.TRAINER_MARK}"'
-        return names_model and mark in _program(call, files)[1]
-
-    return lambda call: launches(call) or declares(call)
+    return lambda call: launches(call) or own_programs.declares(call, files)
 
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
@@ -151,32 +117,13 @@ def _read(
     given, program = given_with(files), call.launch.program
     settings = _settings(call.launch, given)
     values = LaunchValues({}, program.file, list(call.notes))
-    values.settings = dict(_by_key(settings, call.launch, values.assumed))
-    values.settings = {**_defaults_of_program(call, values), **values.settings}
-    if swift.launches(call.launch) and values.text("rlhf_type") == "grpo":
-        values.settings = swift.trained_of_grpo(values.settings, values.assumed)
+    values.settings = dict(by_key(settings, call.launch, values.assumed))
+    _complete(values, call)
     trainer = _trainer(values)
     refuse(values, call)
-    if _loops_itself(call):
-        values.assume(
-            f"{program.text} trains in a loop of its own: costed as transformers' Trainer would"
-        )
-        values.settings = {**_half_of_program(call.files), **values.settings}
     beside = _beside(call, values.assumed)
     reached = _world(call.launch, beside)
-    alone = not call.launch.launcher and program.file.endswith(PYTHON)
-    if alone and reached.accelerators is None:
-        accelerators = accelerators or 1
-        values.assume(
-            f"no launcher among the files: {accelerators} ranks, each with its own process"
-        )
-    elif not call.launch.before and not call.launch.launcher and not alone:
-        stated = program.file.endswith((*trainer_config.YAML, ".json"))
-        values.assume(
-            f"no launcher among the files: {accelerators} ranks, each with its own process"
-            if stated
-            else f"{program.text} is a command of a package: one process is assumed"
-        )
+    accelerators = _alone(call, reached, accelerators, values.assumed)
     size = training_calls.accelerators(call, reached, accelerators, values.assumed)
     if swift.launches(call.launch) and (steps := swift.accumulated(values.settings, size)):
         values.settings[steps.name] = steps
@@ -208,46 +155,34 @@ def _read(
     )
 
 
-def _loops_itself(call: TrainingCall) -> bool:
-    """Whether a program that is at hand takes the steps of its training itself."""
-    _, text = _program(call.launch, call.files)
-    return bool(unread_trainers.OWN_LOOP.search(text)) and not MARK.search(text)
+def _complete(values: LaunchValues, call: TrainingCall) -> None:
+    """Adds what a program that is not followed says, and takes GRPO for its training."""
+    values.settings = {**own_programs.defaults(call, values), **values.settings}
+    if swift.launches(call.launch) and values.text("rlhf_type") == "grpo":
+        values.settings = swift.trained_of_grpo(values.settings, values.assumed)
+    if own_programs.loops_itself(call):
+        own = "trains in a loop of its own: costed as transformers' Trainer would"
+        values.assume(f"{call.launch.program.text} {own}")
+        values.settings = {**own_programs.half_precision(call.files), **values.settings}
 
 
-def _program(call: ProgramCall, files: Mapping[str, str]) -> tuple[str, str]:
-    """The name and the text of a call's program, if it is at hand."""
-    last = call.program.text.rsplit("/", 1)[-1]
-    named = (name for name in files if name.rsplit("/", 1)[-1] == last and name.endswith(PYTHON))
-    return (name := next(named, "")), files.get(name, "")
-
-
-def _defaults_of_program(call: TrainingCall, values: Values) -> dict[str, Setting]:
-    """The batch and the length that the program's own parser has where the call has none."""
-    name, text = _program(call.launch, call.files)
-    found = {
-        one[1]: Setting(name=f"--{one[1]}", value=one[2], file=name,
-                        line=1 + text.count("\n", 0, one.start()))
-        for one in _DECLARED.finditer(text)
-        if one[1] in _FILLED and not values.has(*(PLAIN.length if one[1] in PLAIN.length else ()))
-    }  # fmt: skip
-    left = {key: one for key, one in found.items() if key not in values.settings}
-    if left:
-        said = ", ".join(f"{key} {one.value}" for key, one in left.items())
-        values.assume(f"defaults of {name}: {said}")
-    return left
-
-
-def _half_of_program(files: Mapping[str, str]) -> dict[str, Setting]:
-    """The half precision that is on in DeepSpeed's configuration inside the program's files."""
-    found = {
-        one[1]: Setting(
-            name=one[1], value="true", file=name, line=text.count("\n", 0, one.end(1)) + 1
-        )
-        for name, text in files.items()
-        if name.endswith(PYTHON)
-        for one in _ENABLED.finditer(text)
-    }
-    return found if len(found) == 1 else {}
+def _alone(
+    call: TrainingCall, reached: World, accelerators: int | None, assumed: list[str]
+) -> int | None:
+    """The accelerators of the cluster, one for a script without one; who starts them is said."""
+    program = call.launch.program
+    ranks = "no launcher among the files: {} ranks, each with its own process"
+    if call.launch.launcher:
+        return accelerators
+    if program.file.endswith(PYTHON):
+        if reached.accelerators is None:
+            accelerators = accelerators or 1
+            assumed.append(ranks.format(accelerators))
+    elif not call.launch.before:
+        stated = program.file.endswith((*trainer_config.YAML, ".json"))
+        package = f"{program.text} is a command of a package: one process is assumed"
+        assumed.append(ranks.format(accelerators) if stated else package)
+    return accelerators
 
 
 def _unread(values: Values, settings: Sequence[Setting]) -> tuple[Setting, ...]:
@@ -255,7 +190,7 @@ def _unread(values: Values, settings: Sequence[Setting]) -> tuple[Setting, ...]:
     read_ones = [values.settings[key] for key in values.asked if key in values.settings]
     places = {(one.name, one.file, one.line) for one in read_ones}
     unread = tuple(one for one in settings if (one.name, one.file, one.line) not in places)
-    left = tuple(one for one in unread if not _is_tuning(one))
+    left = tuple(one for one in unread if not is_tuning(one))
     values.assumed += architecture.unplanned(left)
     return left
 
@@ -269,86 +204,6 @@ def _settings(call: ProgramCall, given: GivenValues) -> list[Setting]:
         )
         for one in found
     ]  # fmt: skip
-
-
-def _by_key(
-    settings: Sequence[Setting], call: ProgramCall, assumed: list[str]
-) -> Iterator[tuple[str, Setting]]:
-    """The settings by the keys that trainers have for them; the last of each counts."""
-    names = (one.name.lstrip("-").replace("-", "_") for one in settings)
-    said = dict(zip(map(training_calls.whole_option, names), settings, strict=True))
-    if swift.launches(call):
-        yield from swift.keys(said, call).items()
-        return
-    yield from said.items()
-    yield from _renamed(said)
-    if "task_type" in said and "stage" not in said:  # Firefly's
-        yield "stage", said["task_type"]
-    if (mode := said.get("train_mode")) is not None and mode.value in MODES:
-        yield "finetuning_type", mode
-    elif "finetuning_type" not in said:
-        yield from _adapters(said, call.program.text.rsplit("/", 1)[-1], assumed)
-
-
-def _renamed(said: Mapping[str, Setting]) -> Iterator[tuple[str, Setting]]:
-    """The settings of other names by the keys that trainers have for them."""
-    for pattern, key in KEYS:
-        named = [name for name in said if pattern.fullmatch(name) and not OTHER_PART.search(name)]
-        bare = key == "deepspeed" and key in said and said[key].value is None
-        if named and (key not in said or bare):
-            yield key, said[named[0]]
-
-
-def _adapters(
-    said: Mapping[str, Setting], program: str, assumed: list[str]
-) -> Iterator[tuple[str, Setting]]:
-    """finetuning_type, by switches under any name, else by options of LoRA, else by the program."""
-    switches = [one for name, one in said.items() if SWITCH.fullmatch(name)]
-    about = next(iter(_adapting(said, switches, program)), None)
-    if about is None:
-        return
-    if not switches and "finetuning_type" not in said:
-        why = f"{about.name} is PEFT's" if "lora" in about.name else "by its name"
-        assumed.append(f"{program} is assumed to train LoRA adapters: {why}")
-    ranks = [one for one in switches if str(one.value).isdigit() and int(str(one.value)) > 1]
-    if ranks:  # InternVL's --use_llm_lora 16
-        yield "lora_r", ranks[0]
-    elif "r" in said and "lora_alpha" in said:  # PEFT's own names
-        yield "lora_r", said["r"]
-    elif not any(RANK.fullmatch(name) for name in said):
-        assumed.append("the rank of LoRA is not set: 8 as in PEFT, the program may have its own")
-    trained = said.get("trainable")  # Chinese-LLaMA-Alpaca's
-    if trained is not None and "_proj" in str(trained.value):
-        yield "lora_target_modules", trained
-    kind = "qlora" if _is_packed(said, program) else "lora"
-    yield "finetuning_type", about.model_copy(update={"value": kind})
-    if "modules_to_save" in said:
-        assumed.append("modules_to_save: modules that are trained whole are not costed")
-
-
-def _adapting(said: Mapping[str, Setting], switches: list[Setting], program: str) -> list[Setting]:
-    """The settings that say that adapters are trained; empty where all weights are."""
-    if any(tuning.is_on(said[name]) for name in WHOLE if name in said):
-        return []
-    if switches:
-        return switches if any(map(tuning.is_on, switches)) else []
-    found = [
-        one
-        for name, one in said.items()
-        if ("lora_" in name or _ADAPTERS.fullmatch(name)) and not OTHER_PART.search(name)
-    ]
-    return found or (list(said.values()) if "lora" in program.lower() else [])
-
-
-def _is_packed(said: Mapping[str, Setting], program: str) -> bool:
-    """Whether frozen weights have 4 bits, by its options or else by the program's name."""
-    names = ("bits", "quantization_bit", "load_in_bits", "quant_bits")
-    bits = [said[name].value for name in names if name in said]
-    if not bits and "qlora" in program.lower():
-        return True
-    return "4" in bits or any(
-        tuning.is_on(one) for name, one in said.items() if QUANTIZED.fullmatch(name)
-    )
 
 
 def _trainer(values: Values) -> Trainer:
@@ -368,12 +223,6 @@ def _trainer(values: Values) -> Trainer:
         tuning = factory.usual_tuning if values.settings.keys() & {*OF_FACTORY} else "full"
         return replace(factory, length=length, rank="lora_r", targets=targets, usual_tuning=tuning)
     return PLAIN
-
-
-def _is_tuning(setting: Setting) -> bool:
-    """Whether a setting says what is trained, which is read with its other names."""
-    name = setting.name.lstrip("-")
-    return any(one.fullmatch(name) for one in (SWITCH, QUANTIZED, RANK)) or "load_in" in name
 
 
 def _by_accelerate(call: ProgramCall) -> bool:

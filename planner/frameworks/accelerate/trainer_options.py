@@ -55,11 +55,6 @@ def _handed(call: Call) -> dict[str, Value]:
     return {**(inner if isinstance(inner, dict) else {}), **call.kwargs}
 
 
-def _is_no_limit(length: int) -> bool:
-    """Whether a length is so large and round that it only keeps a tokenizer from cutting."""
-    return length >= 100_000 and length % 1024 != 0
-
-
 class Options:
     """The options of the last trainer of a script.
 
@@ -276,7 +271,7 @@ class Options:
             (one, said[key], one.lines.get(key, one.line))
             for one, said in handed
             for key in _LENGTHS
-            if isinstance(said.get(key), int) and said[key] > 1 and not _is_no_limit(said[key])
+            if isinstance(said.get(key), int) and said[key] > 1 and not calls.is_no_limit(said[key])
         ]
         cuts = [
             (value, line) for one, value, line in stated if any(key in one.kwargs for key in _CUTS)
@@ -389,9 +384,7 @@ class Options:
         loads = [*self.found.models, *self.found.others]
         trained = next((one for one in loads if one.kwargs.get("is_trainable") is True), None)
         if trained is not None:
-            self.notes.append(
-                "the adapters that are trained on are in a checkpoint: their rank is taken to be 8"
-            )
+            self.notes.append("the adapters trained on are in a checkpoint: a rank of 8 is taken")
             yield "finetuning_type", kind, trained.line
 
     def _bits(self) -> tuple[bool, bool]:

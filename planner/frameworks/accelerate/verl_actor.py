@@ -32,11 +32,6 @@ def read(
     verl_overrides.by_cluster(said, accelerators, notes)
     world, sizes = verl_overrides.world(said), verl_overrides.sizes(said, ULYSSES, (), notes)
     total, cp = world.accelerators or 1, said.positive_int(ULYSSES, 1)
-    refusals = []
-    if total % cp:
-        text = f"{total} accelerators are not a multiple of {ULYSSES} {cp}"
-        reason = Reason(code="world_size", text=text)
-        refusals.append(Refusal(reason=reason, setting=said.setting(ULYSSES)))
     full = said.is_true(MODEL + "enable_gradient_checkpointing", default=True)
     precision = DTYPES.get(said.text(FSDP + "dtype", "bfloat16"), "bf16")
     if said.text(FSDP + "model_dtype", "fp32") not in ("fp32", "float32"):
@@ -82,6 +77,15 @@ def read(
         settings=tuple(map(said.setting, said.words)),
         unread=said.unread(given.model is not None),
         assumed=tuple(notes),
-        refusals=tuple(refusals),
+        refusals=_refusals(said, total, cp),
         written=False,
     )
+
+
+def _refusals(said: Overrides, total: int, cp: int) -> tuple[Refusal, ...]:
+    """What is wrong with the processes that Ulysses splits a sequence over."""
+    if total % cp == 0:
+        return ()
+    text = f"{total} accelerators are not a multiple of {ULYSSES} {cp}"
+    reason = Reason(code="world_size", text=text)
+    return (Refusal(reason=reason, setting=said.setting(ULYSSES)),)

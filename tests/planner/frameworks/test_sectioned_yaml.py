@@ -170,8 +170,8 @@ def test_what_is_refused_has_its_own_reason(old: str, new: tuple[str, str], text
          "a launch of GPT-NeoX in several configs"),
         ("run.yml", "train_micro_batch_size_per_gpu: 4\nlr_decay_iters: 100\n",
          "a launch of GPT-NeoX in several configs"),
-        ("run.sh", 'JOB=$(cat <<EOF\ncd /opt/nemo-rl\npython run_grpo_math.py --config a.yaml\nEOF\n)'
-         '\necho "$JOB" | kubectl exec -i pod -- bash\n', "NeMo RL, started inside a text"),
+        ("run.sh", 'JOB=$(cat <<EOF\ncd /opt/nemo-rl\npython run_grpo_math.py --config a.yaml\n'
+         'EOF\n)\necho "$JOB" | kubectl exec -i pod -- bash\n', "NeMo RL, started inside a text"),
         ("job.yaml", "kind: JobSet\nspec:\n  args: [python3 -m maxtext.train base.yml]\n",
          "MaxText in a manifest of Kubernetes"),
         ("run.sh", 'torchrun --nnodes="$N" ${NEMO_SCRIPT} --factory "recipe()"\n',
