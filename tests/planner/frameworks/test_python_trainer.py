@@ -512,7 +512,7 @@ def test_adapters_of_a_checkpoint_have_a_rank_that_is_said() -> None:
         "model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained('gpt2'), 'a',"
         " is_trainable=True)\nSFTTrainer(model=model, args=SFTConfig('x', max_length=64))\n"
     )
-    assert "are in a checkpoint: their rank is taken to be 8" in said(reading(IMPORTS + text))
+    assert "are in a checkpoint: a rank of 8" in said(reading(IMPORTS + text))
 
 
 @pytest.mark.parametrize(("length", "read_as"), [("512", 512), ("131072", 131072), ("100_000", 0)])
