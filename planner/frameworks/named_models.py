@@ -52,7 +52,7 @@ _OTHER_FAMILY = frozenset({"neox", "neo", "j", "moe", "mamba", "bert", "oss"})
 # Families without a decoder, or whose decoder reads an encoder's output.
 _ENCODERS = re.compile(
     r"(^|[-_/])(flan-?t5|[mb]?yt5|u?m?t5(gemma)?|m?bart|pegasus|ul2|(xlm-)?[a-z]*bert(a|-a)?|electra|"
-    r"xlnet|longformer|whisper)([-_.v\d]|$)",
+    r"xlnet|longformer|whisper|minilm|mpnet)([-_.v\d]|$)",
     re.IGNORECASE,
 )
 

@@ -71,6 +71,7 @@ def left_out(files: Mapping[str, str], reading: Reading) -> list[str]:
         f"{one.name} {one.value} ({one.file}:{one.line})"
         for one, _ in stated
         if one.name not in taken
+        and not _ASIDE.search(one.file)
         and not any(key == _last(one.name) and file != one.file for key, file in others)
     ]
     return [f"stated and not read: {', '.join(found[:_MOST_NAMED])}"] if found else []
@@ -79,7 +80,7 @@ def left_out(files: Mapping[str, str], reading: Reading) -> list[str]:
 def _stated(files: Mapping[str, str]) -> Iterator[tuple[Setting, Callable[[Reading], set[int]]]]:
     """Such values, with what they may be of a reading."""
     for name, text in files.items():
-        if not name.endswith(DOCUMENTS) or _ASIDE.search(name):
+        if not name.endswith(DOCUMENTS):
             continue
         try:
             settings = yaml_files.read(text, name).settings()

@@ -294,6 +294,12 @@ def unlaunched(launch: ProgramCall) -> World:
     return World(1, each, each)
 
 
+def of_node(slurm: Mapping[str, int]) -> int | None:
+    """The accelerators of each node of a job of Slurm's; those of all, if it has one node."""
+    all_of_one = slurm.get("SLURM_GPUS") if slurm.get("SLURM_NNODES", 1) == 1 else None
+    return slurm.get("SLURM_GPUS_PER_NODE") or all_of_one
+
+
 def alone(launch: ProgramCall) -> bool:
     """Whether python itself starts the program, by no launcher, srun or mpirun."""
     first = launch.before[0].text.rsplit("/", 1)[-1] if launch.before else ""
@@ -309,7 +315,7 @@ def left_by(program: str) -> dict[str, str]:
 def _of_console(launch: ProgramCall, slurm: Mapping[str, int]) -> tuple[int | None, int | None]:
     """LLaMA-Factory's command starts a process for each accelerator of the node that it is on."""
     alone = "1" if slurm.get("SLURM_NNODES", 1) == 1 else ""
-    seen = visible(launch) or slurm.get("SLURM_GPUS_PER_NODE") or ""
+    seen = visible(launch) or of_node(slurm) or ""
     counts = [
         launch.environment.get("NNODES", alone), launch.environment.get("NPROC_PER_NODE", str(seen))
     ]  # fmt: skip

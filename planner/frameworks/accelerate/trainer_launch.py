@@ -263,7 +263,7 @@ def _of_accelerate(call: ProgramCall, beside: Values) -> World:
     slurm = slurm_variables((*call.slurm, *call.before))
     seen = training_calls.visible(call)
     if not seen and nodes == slurm.get("SLURM_NNODES", 1):
-        seen = slurm.get("SLURM_GPUS_PER_NODE")
+        seen = training_calls.of_node(slurm)
     total = total or (seen or 0) * nodes
     return World(nodes, total // nodes, total) if total else World(None, None, None)
 

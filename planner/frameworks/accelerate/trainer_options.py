@@ -122,7 +122,7 @@ class Options:
             for key, value in one.kwargs.items():
                 if isinstance(value, dict) and value.keys() >= {"r", "lora_alpha"}:
                     return Call("LoraConfig", one.lines.get(key, one.line), kwargs=dict(value))
-        return None
+        return calls.given_adapters(self.found.others)
 
     def _refuse(self) -> None:
         """Raises OtherTraining where no plan stands for what is trained."""
@@ -336,7 +336,7 @@ class Options:
                     self.notes.append(f"the model is taken to be {key} of {one.short}: {value}")
                     return "model_name_or_path", value, one.lines.get(key, one.line)
         for key, value in self._named():
-            if _MODEL.fullmatch(key.lower()) and isinstance(value, str) and value:
+            if _MODEL.fullmatch(key.lower()) and calls.may_name(value):
                 self.notes.append(f"the model is taken to be {key} of {self.file}: {value}")
                 return "model_name_or_path", value, 1
         return None
@@ -367,8 +367,9 @@ class Options:
                 yield name, value, line
             elif isinstance(value, Unknown | Call) and key == "r":
                 yield name, "${lora_r}", line
-            elif isinstance(value, Unknown):
-                self.notes.append(f"{key} of LoraConfig is {value.source[:60]}: {LEFT_OPEN}")
+            elif isinstance(value, Unknown | Call):
+                source = value.source if isinstance(value, Unknown) else f"a call of {value.name}"
+                self.notes.append(f"{key} of LoraConfig is {source[:60]}: {LEFT_OPEN}")
         if adapters.kwargs.get("target_modules") is None:
             self.notes.append("target_modules: not set, q_proj and v_proj as in PEFT")
             yield "lora_target_modules", "q_proj v_proj", adapters.line

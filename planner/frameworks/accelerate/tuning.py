@@ -156,6 +156,8 @@ def targets(values: Values, listed: Any) -> tuple[str, ...]:
     """The modules with adapters of a list or text; what is assumed of unknown ones is said."""
     names = _names(listed)
     if set(names) & set(EVERY):
+        if beside := [one for one in names if one not in (*EVERY, *NAMES)]:
+            values.assume(f"adapters at {', '.join(beside)[:80]} are not costed")
         return NAMES
     found: dict[str, tuple[str, ...]] = {
         one: (one,) for one in names if one in get_args(AdapterTarget)

@@ -164,6 +164,9 @@ class Script(Objects):
         known = self.value(node.test, scope)
         if not isinstance(known, Unknown | Call):
             return bool(known)
+        if _looks_up(node):
+            self.note(node, f"`if {ast.unparse(node.test)}` is taken as true")
+            return True
         match node.orelse:
             case [*_, ast.Raise()] if id(node) not in self.chained:
                 self.note(node, f"`if {ast.unparse(node.test)}` is taken as true")
@@ -297,3 +300,17 @@ def _usual(function: Function) -> Iterator[tuple[str, Any]]:
     for name, one in zip(names[len(names) - len(given.defaults) :], given.defaults, strict=True):
         if isinstance(one, ast.Constant) and isinstance(one.value, str | int):
             yield name, one.value
+
+
+def _looks_up(node: ast.If) -> bool:
+    """Whether a test asks if a library knows a name, which is then set or handed back."""
+    match node.test, node.body:
+        case ast.Compare(left=ast.Constant(value=name), ops=[ast.In()]), [
+            ast.Assign(targets=[one])
+        ]:
+            return isinstance(one, ast.Subscript) and (
+                isinstance(one.slice, ast.Constant) and one.slice.value == name
+            )
+        case ast.Compare(left=left, ops=[ast.In()]), [ast.Return(value=ast.expr() as value)]:
+            return ast.dump(left) == ast.dump(value)
+    return False

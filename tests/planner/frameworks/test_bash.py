@@ -43,6 +43,7 @@ CALL = "torchrun pretrain_gpt.py"
         ('ARGS="--x 1 \\\n --y 2"\nARGS="$ARGS --z"\n{c} $ARGS', "--x 1 --y 2 --z"),
         ('ARGS+=("--x 1")\nARGS+=(--y)\n{c} ${ARGS[*]}', "--x 1 --y"),
         ("N=$((2 * 8))\n{c} --n $N --m $[N/4]", "--n 16 --m 4"),
+        ("N=8\n{c} --n $[${N}*$[N]]", "--n 64"),
         (
             "N=4\n{c} --n $(expr $N \\* 2) --m `expr ${N} + 1` --k $(expr $N / 2 - 1)",
             "--n 8 --m 5 --k 1",

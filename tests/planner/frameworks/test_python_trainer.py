@@ -467,7 +467,56 @@ def test_what_a_filter_may_let_through_is_not_left_out() -> None:
         "said = {k: v for k, v in said.items() if v}\n"
         "SFTTrainer(model='gpt2', args=SFTConfig('x', max_length=64, **said))\n"
     )
-    assert reading(IMPORTS + text).request["training"]["global_batch_size"] == 64
+    request = reading(IMPORTS + text).request
+    assert request["training"]["global_batch_size"] == 64
+    assert request["plan"]["micro_batch_size"] == 2
+
+
+def test_what_a_library_is_asked_to_know_is_set() -> None:
+    text = (
+        "said = dict(per_device_train_batch_size=2)\n"
+        "if 'max_length' in inspect.signature(SFTConfig).parameters:\n"
+        "    said['max_length'] = 77\n"
+        "def known(name):\n"
+        "    if name in {one.value for one in OptimizerNames}:\n"
+        "        return name\n"
+        "    return 'adamw_torch'\n"
+        "SFTTrainer(model='gpt2', args=SFTConfig('x', optim=known('paged_adamw_8bit'), **said))\n"
+    )
+    request = reading(IMPORTS + text).request
+    assert request["training"]["seq_length"] == 77
+    assert request["training"]["optimizer"] == "paged_adam_8bit"
+
+
+def test_pairs_of_what_is_not_known_are_not_known() -> None:
+    text = (
+        "said = {k: v for k, v in load(args).items()}\n"
+        "SFTTrainer(model='gpt2', args=SFTConfig('x', max_length=64, **said))\n"
+    )
+    assert "** of SFTConfig is said: known only at run time" in said(reading(IMPORTS + text))
+
+
+def test_adapters_of_a_function_that_is_not_here_are_adapters() -> None:
+    text = (
+        "from builders import build_peft\n"
+        "model = AutoModelForCausalLM.from_pretrained('gpt2')\n"
+        "model = get_peft_model(model, build_peft({}))\n"
+        "SFTTrainer(model=model, args=SFTConfig('x', max_length=64))\n"
+    )
+    told = IMPORTS + text.format("r=4, lora_alpha=8, target_modules=['q_proj']")
+    training = reading(told).request["training"]
+    assert (training["lora_rank"], training["lora_targets"]) == (4, ["q_proj"])
+    assert "lora_r" in why(IMPORTS + text.format("args"))
+
+
+def test_a_model_beside_the_trained_one_that_embeds_sentences_is_not_taken() -> None:
+    text = (
+        "def score(a, model_name='all-MiniLM-L6-v2'):\n    return SentenceTransformer(model_name)\n"
+        "parser = argparse.ArgumentParser()\nparser.add_argument('--folder', required=True)\n"
+        "model = AutoModelForCausalLM.from_pretrained(parser.parse_args().folder)\n"
+        "SFTTrainer(model=model, args=SFTConfig('x', max_length=64))\n"
+    )
+    assert "leaves out the model: add --model NAME" in why(IMPORTS + text)
 
 
 def test_arguments_that_set_nothing_beside_no_trainer_train_nothing() -> None:

@@ -165,6 +165,8 @@ def test_what_is_refused_has_its_own_reason(old: str, new: tuple[str, str], text
         ("run.yaml", "_target_: lightning.pytorch.trainer.Trainer\ndevices: 4\n",
          "Hydra's configuration of Lightning's Trainer"),
         ("run.py", "import lightning as L\nfabric = L.Fabric(devices=4)\n", "Lightning Fabric"),
+        ("conf.yaml", "experiment:\n  seed: 1\ndefaults:\n  - _self_\nhydra:\n  run: {}\n",
+         "Hydra itself"),
         ("hydra.yaml", "hydra:\n  run:\n    dir: out\n  sweep: {}\n", "Hydra itself"),
         ("run.yml", '{\n  "checkpoint_factor": 100,\n  "train_micro_batch_size_per_gpu": 4\n}\n',
          "a launch of GPT-NeoX in several configs"),

@@ -39,3 +39,11 @@ def test_what_no_reader_took_is_said(document: str, said: str) -> None:
 def test_a_key_with_another_value_is_overridden() -> None:
     document = {"conf.yaml": "train:\n  gradient_accumulation_steps: 32\n"}
     assert "stated and not read" not in assumed(document, ", gradient_accumulation_steps=2")
+
+
+def test_a_document_of_another_part_may_override_a_value_and_is_not_asked() -> None:
+    base = {"conf.yaml": "policy:\n  train_micro_batch_size: 4\n"}
+    over = {"megatron.yaml": "policy:\n  train_micro_batch_size: 8\n"}
+    assert "train_micro_batch_size 4" in assumed(base)
+    assert "stated and not read" not in assumed(base | over)
+    assert "stated and not read" not in assumed({"megatron.yaml": base["conf.yaml"]})

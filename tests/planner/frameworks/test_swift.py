@@ -97,6 +97,12 @@ def test_a_launcher_before_it_starts_the_processes(start: str, dp: int) -> None:
     assert read(f"{start} {words}").plan.dp == dp
 
 
+def test_adapters_beside_those_of_every_linear_layer_are_said() -> None:
+    reading = read(f"{CALL} --target_modules all-linear embed_tokens lm_head")
+    assert "adapters at embed_tokens, lm_head are not costed" in reading.assumed
+    assert len(reading.training.lora_targets) == 7
+
+
 def test_a_model_without_its_name_is_missing() -> None:
     words = "--model_type qwen2_5_vl --model --max_length 2048 --dataset d"
     with pytest.raises(RequestError, match="leaves out the model: add --model NAME"):
