@@ -142,6 +142,30 @@ def test_that_no_precision_is_stated_is_said() -> None:
     assert "neither bf16 nor fp16 is on" in str(found["guessed"])
 
 
+@pytest.mark.parametrize(
+    ("options", "files", "says"),
+    [
+        ("--deepspeed a/ds.json", {"ds.json": '{"fp16": {"enabled": true}}'},
+         "DeepSpeed's ds.json"),
+        ("--deepspeed a/ds.json", {"ds.json": '{"fp16": {"enabled": "auto"}}'}, ""),
+        ("--compute_dtype torch.float16", {}, "compute_dtype"),
+        ("--compute_dtype float32", {}, ""),
+        ("--bf16 --compute_dtype float16", {}, ""),
+        ("", {"acc.yaml": "distributed_type: MULTI_GPU\nmixed_precision: fp16\n"},
+         "accelerate's configuration"),
+    ],
+)  # fmt: skip
+def test_a_half_precision_beside_the_switches(
+    options: str, files: dict[str, str], says: str
+) -> None:
+    start = "accelerate launch --num_processes 8 --config_file acc.yaml"
+    start = start if "acc.yaml" in files else "torchrun --nproc_per_node 8"
+    run = f"{start} train.py {MODEL} {BATCH} --model_max_length 4096 {options}\n"
+    found = read({"run.sh": run, **files}, parse_cluster("1x8xh100-sxm"))
+    assert found.request["training"].get("precision", "bf16") == ("fp16" if says else "bf16")
+    assert (f"fp16 by {says}" in str(found.assumed)) is bool(says)
+
+
 def test_that_the_processes_of_a_node_come_from_the_cluster_is_said() -> None:
     found = reading("torchrun --nproc_per_node=$N train.py", MODEL, BATCH, LENGTH).request
     assert found["plan"]["dp"] == 8
