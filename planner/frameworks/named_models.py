@@ -27,6 +27,12 @@ _MULTIMODAL = re.compile(
     r"paligemma\d?|videollama\d|minicpm-(llama3-)?[vo]|ovis[\d.]*|glm-4\.\dv)([-_/]|$)",
     re.IGNORECASE,
 )
+# A folder inside a model's own, of one of its checkpoints.
+_CHECKPOINT = re.compile(
+    r"((final|best|last|latest|merged?|full|hf|huggingface|safetensors|checkpoints?|ckpts?|model|"
+    r"weights|global|iter|epoch|step|\d+)([-_.]|$))+",
+    re.IGNORECASE,
+)
 # Where the hub's cache keeps a release of a model.
 _CACHED = re.compile(r"models--([\w.-]+?)--([\w.-]+)/snapshots/[^/]+$")
 # Weights that are stored in integers: no plan has them frozen so.
@@ -44,8 +50,8 @@ _OTHER_FAMILY = frozenset({"neox", "neo", "j", "moe", "mamba", "bert", "oss"})
 
 # Families without a decoder, or whose decoder reads an encoder's output.
 _ENCODERS = re.compile(
-    r"(^|[-_/])(flan-?t5|[mb]?yt5|u?m?t5(gemma)?|m?bart|pegasus|ul2|(modern|distil|al|de|xlm-?ro|ro)?"
-    r"bert(a|-a)?|electra|whisper)([-_.v\d]|$)",
+    r"(^|[-_/])(flan-?t5|[mb]?yt5|u?m?t5(gemma)?|m?bart|pegasus|ul2|(xlm-)?[a-z]*bert(a|-a)?|electra|"
+    r"xlnet|longformer|whisper|minilm|mpnet)([-_.v\d]|$)",
     re.IGNORECASE,
 )
 
@@ -66,7 +72,16 @@ _NO_NAME = re.compile(
 
 def names_none(name: str) -> bool:
     """Whether a text in the place of a model's name is a folder or a placeholder."""
-    return bool(_NO_NAME.fullmatch(name.rstrip("/").rsplit("/", 1)[-1]))
+    return bool(_NO_NAME.fullmatch(_folder(name).rsplit("/", 1)[-1]))
+
+
+def _folder(path: str) -> str:
+    """The path without folders of a checkpoint inside one that is named after a model's size."""
+    above, _, last = path.rstrip("/").rpartition("/")
+    if not above or not _CHECKPOINT.fullmatch(last):
+        return path.rstrip("/")
+    named = _folder(above)
+    return named if any(map(_SIZE.fullmatch, _words(named))) else path.rstrip("/")
 
 
 def is_open(path: str) -> bool:
@@ -80,7 +95,7 @@ def find(name: str, notes: list[str] | None = None) -> ModelSpec:
 
     notes: what is assumed of the model is added there; without it only full names count.
     """
-    name = name.rstrip("/").replace("___", ".")  # ModelScope's folders have no dot
+    name = _folder(name).replace("___", ".")  # ModelScope's folders have no dot
     if (cached := _CACHED.search(name)) is not None:
         name = f"{cached[1]}/{cached[2]}"
     try:

@@ -93,6 +93,10 @@ class Unreadable(ValueError):
         super().__init__(place + text)
 
 
+class OtherTraining(Unreadable):
+    """A program trains something else than the next token; options alone would not show it."""
+
+
 @dataclass(frozen=True)
 class StatedValue:
     """A value with its file and line; line 0: it is in none of the given files."""

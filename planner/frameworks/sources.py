@@ -8,7 +8,7 @@ from pathlib import Path
 from cost_models.catalog.names import UnknownName
 from planner import frameworks
 from planner.documents.problems import Problem, RequestError, join, refuse, shown
-from planner.frameworks import unread_trainers, yaml_files
+from planner.frameworks import stated_values, unread_trainers, yaml_files
 from planner.frameworks.base import Framework
 from planner.frameworks.bash_writer import parts
 from planner.frameworks.config_files import json_value, toml_table
@@ -204,7 +204,9 @@ def reading_of(framework: Framework, files: Mapping[str, str], accelerators: int
     """The reading of the files.  Raises RequestError with the file and line that cannot be read."""
     assert framework.read is not None
     try:
-        return framework.read(files, accelerators)
+        found = framework.read(files, accelerators)
+        passed_over = stated_values.left_out(files, found)
+        return found.model_copy(update={"assumed": (*found.assumed, *passed_over)})
     except Unreadable as error:
         named = framework.title in error.text or framework.name in error.text
         raise _unreadable(error, "" if named else f" (read as {framework.title})") from None

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from planner.frameworks.bash import Argument, ProgramCall, evaluate, slurm_variables
 from planner.frameworks.read_results import Setting, Unreadable
@@ -30,6 +31,11 @@ OWN_OPTIONS = {
 SHARED_OPTIONS = {"--train-iters", "--seq-length", "--tokenizer-type"}
 # The option by which a call of transformers' Trainer is known.
 TRAINER_MARK = "--per_device_train_batch_size"
+# What a text that has it, whole or abbreviated, holds.
+TRAINER_HINTS = ("--per_device_train", "--per-device-train")
+# Options of transformers' TrainingArguments of which the first words alone are enough for argparse.
+_ABBREVIATED = ("per_device_train_batch_size", "gradient_accumulation_steps")
+_SHORTEST = len(TRAINER_HINTS[0][2:])
 _TAKES_ARGUMENTS = re.compile(r"^\s*(?:export\s+)?\w+=[\"']?\$\{?[1-9]|\bgetopts\b", re.MULTILINE)
 _VISIBLE = re.compile(r"(\d+|GPU-[\w-]+)(,(\d+|GPU-[\w-]+))*")
 _LEAVES = re.compile(
@@ -141,6 +147,22 @@ def with_missing_file_hints(error: Unreadable, found: TrainingCall, arguments: b
     return Unreadable(f"{error.text} ({'; '.join(hints)})", error.file, error.line)
 
 
+def absent_config(launch: ProgramCall, files: Iterable[str]) -> Argument | None:
+    """The configuration that a call gives its program alone or by --config, if it is not here."""
+    words = launch.arguments
+    named = [*words[:1], *(after for word, after in pairwise(words) if word.text == "--config")]
+    known = {one.rsplit("/", 1)[-1] for one in files}
+    return next(
+        (
+            one
+            for one in named
+            if one.text.endswith((".yaml", ".yml", ".json"))
+            and one.text.rsplit("/", 1)[-1] not in known
+        ),
+        None,
+    )
+
+
 def decoder_only(launch: ProgramCall, hybrids: bool = False) -> None:
     """Raises Unreadable if the program trains no decoder.
 
@@ -153,10 +175,18 @@ def decoder_only(launch: ProgramCall, hybrids: bool = False) -> None:
         raise launch.program.unreadable(f"{name} trains {what}: {DECODERS_ONLY}")
 
 
+def whole_option(name: str) -> str:
+    """The name of the option of TrainingArguments that a name without dashes abbreviates, or it."""
+    if len(name) < _SHORTEST:
+        return name
+    return next((one for one in _ABBREVIATED if one.startswith(name)), name)
+
+
 def has_trainer_options(launch: ProgramCall) -> bool:
     """Whether a call has transformers' TrainingArguments, whose dashes may be underscores."""
     words = {word.text.partition("=")[0] for word in launch.arguments}
-    return bool(words & {TRAINER_MARK, f"--{TRAINER_MARK[2:].replace('_', '-')}"})
+    names = (one[2:].replace("-", "_") for one in words if one.startswith("--"))
+    return TRAINER_MARK[2:] in map(whole_option, names)
 
 
 def training(launch: ProgramCall, mark: str) -> bool:
@@ -264,6 +294,12 @@ def unlaunched(launch: ProgramCall) -> World:
     return World(1, each, each)
 
 
+def of_node(slurm: Mapping[str, int]) -> int | None:
+    """The accelerators of each node of a job of Slurm's; those of all, if it has one node."""
+    all_of_one = slurm.get("SLURM_GPUS") if slurm.get("SLURM_NNODES", 1) == 1 else None
+    return slurm.get("SLURM_GPUS_PER_NODE") or all_of_one
+
+
 def alone(launch: ProgramCall) -> bool:
     """Whether python itself starts the program, by no launcher, srun or mpirun."""
     first = launch.before[0].text.rsplit("/", 1)[-1] if launch.before else ""
@@ -279,7 +315,7 @@ def left_by(program: str) -> dict[str, str]:
 def _of_console(launch: ProgramCall, slurm: Mapping[str, int]) -> tuple[int | None, int | None]:
     """LLaMA-Factory's command starts a process for each accelerator of the node that it is on."""
     alone = "1" if slurm.get("SLURM_NNODES", 1) == 1 else ""
-    seen = visible(launch) or slurm.get("SLURM_GPUS_PER_NODE") or ""
+    seen = visible(launch) or of_node(slurm) or ""
     counts = [
         launch.environment.get("NNODES", alone), launch.environment.get("NPROC_PER_NODE", str(seen))
     ]  # fmt: skip

@@ -240,6 +240,17 @@ def _longest(overrides: Overrides, part: str) -> int:
     return overrides.positive_int(key, usual) if stated else usual
 
 
+def by_cluster(overrides: Overrides, accelerators: int | None, notes: list[str]) -> None:
+    """Takes the nodes of a cluster where the files leave them to the environment."""
+    key, each = "trainer.nnodes", overrides.positive_int("trainer.n_gpus_per_node", 8)
+    if accelerators is None or key not in overrides.words or overrides.known(key):
+        return
+    word = overrides.words[key]
+    notes.append(f"{key} is {word.text}, which the files do not say: by the cluster")
+    nodes = str(max(accelerators // each, 1))
+    overrides.words[key] = Argument(nodes, word.file, word.line)
+
+
 def world(overrides: Overrides) -> training_calls.World:
     """The accelerators that train."""
     nodes, each = (

@@ -11,18 +11,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from planner.frameworks import training_calls
 from planner.frameworks.accelerate import lightning
-from planner.frameworks.accelerate.trainer_calls import MARK, Calls
+from planner.frameworks.accelerate.trainer_calls import MARK, OF_TRL, PLAIN, Calls, class_of
 from planner.frameworks.accelerate.trainer_options import LEFT_OPEN, Options
 from planner.frameworks.bash import Argument, ProgramCall, evaluate
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.python.scripts import PYTHON, Script
 from planner.frameworks.python.static_values import Call, Value
-from planner.frameworks.read_results import Unreadable
+from planner.frameworks.read_results import OtherTraining, Unreadable
 from planner.frameworks.training_calls import TrainingCall, left_by, scripts, several, visible
 
 # Unsloth's, which has a reader of its own.
 _OTHER_LIBRARIES = re.compile(r"\bFast(?:\w*)Model\.from_pretrained\b")
+# Arguments of a Trainer that say something of its training.
+_OF_TRAINING = re.compile(
+    r"per_device_train|gradient_|learning_rate|num_train|max_|[bf]+16|optim|deepspeed|fsdp|\*"
+)
 _MOST_NAMED = 4
 # The device maps by which one process has the layers of its model on all accelerators.
 _SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")
@@ -66,6 +71,16 @@ def _program(files: Mapping[str, str], launch: ProgramCall) -> str | None:
     return name if makes else None
 
 
+def without_config(error: Unreadable, files: Mapping[str, str]) -> Unreadable:
+    """The error, or that the configuration of the script's call is not among the files."""
+    which = script_of(files)
+    base = which[1] if which is not None else None
+    absent = base and training_calls.absent_config(base.launch, base.files)
+    if not absent or isinstance(error, OtherTraining):
+        return error
+    return absent.unreadable(f"{absent.text}, its configuration, is not among the files: give it")
+
+
 def is_one(files: Mapping[str, str]) -> bool:
     """Whether the launch is such a script, or calls one."""
     return script_of(files) is not None
@@ -99,7 +114,7 @@ def call(
     if found.by_lightning:
         notes.append(lightning.NOTE)
         launch = _by_lightning(script, found, launch)
-    if not found.arguments:
+    if not found.arguments or _sets_none(found):
         text = (
             "it makes no arguments of a Trainer, as far as it can be followed: give the script "
             "that is started"
@@ -119,6 +134,13 @@ def call(
     if base is None:
         launch = _alone(launch, files[name], options.model, notes)
     return TrainingCall(launch, name, known, notes=tuple(notes)), options.sections()
+
+
+def _sets_none(found: Calls) -> bool:
+    """Whether no trainer is made, of arguments that say nothing of a training."""
+    keys = {key for one in found.arguments for key in one.kwargs}
+    usual = all(class_of(one) in (*PLAIN, *OF_TRL) for one in found.arguments)
+    return usual and bool(keys) and not (found.trainers or any(map(_OF_TRAINING.match, keys)))
 
 
 def _by_lightning(script: Script, found: Calls, launch: ProgramCall) -> ProgramCall:

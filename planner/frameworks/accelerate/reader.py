@@ -119,7 +119,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     if trainers.trainer_of(files) is not None:
         return trainers.read(files, accelerators)
     if (call := verl_overrides.call(files, verl_overrides.on_fsdp)) is not None:
-        return verl_actor.read(call, files)
+        return verl_actor.read(call, files, accelerators)
     if openrlhf.recognises(files):
         return openrlhf.read(files, accelerators)
     if (call := verl_sft.call(files)) is not None:

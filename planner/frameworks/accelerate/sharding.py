@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from planner.frameworks.accelerate import tuning
@@ -19,6 +20,9 @@ from planner.frameworks.read_results import UNSHARDED, Setting, Unreadable
 _SECTION = "fsdp_config"
 # Accelerate's own words for what shards.
 _KINDS = {"distributed_type", "use_deepspeed", "use_fsdp", "multi_gpu"}
+# Other names of the half precision of a training, and the values of it.
+_HALVES = ("mixed_precision", "precision", "compute_dtype", "bnb_4bit_compute_dtype")
+_ALIKE = {"fp16": "fp16", "float16": "fp16", "half": "fp16", "bf16": "bf16", "bfloat16": "bf16"}
 # Switches by which a program shards in code of its own.
 SHARDS = re.compile(r"(use|enable|with)_(deepspeed|fsdp\d?|zero)")
 
@@ -42,6 +46,32 @@ def sharding_of(
     kind = kind_of(beside)
     each = beside.integer("num_processes", default=8) // beside.integer("num_machines", default=1)
     return engine(kind, beside, files, half, max(each, 1))
+
+
+def half_beside(
+    values: LaunchValues, tree: dict[str, Any], files: Mapping[str, str], beside: Values
+) -> tuple[str, str]:
+    """The half precision beside a trainer's own switches, and who says it; empty without one.
+
+    In DeepSpeed's JSON, then in accelerate's configuration, then by a name of a program's own.
+    """
+    stated = tree.get("deepspeed")
+    json_name = values.name_in("deepspeed") or str(beside.text("deepspeed_config_file") or "")
+    last = json_name.rsplit("/", 1)[-1]
+    at_hand = next((one for one in files if last and one.rsplit("/", 1)[-1] == last), None)
+    if at_hand is not None:
+        with suppress(RequestError):
+            stated = parse_json(files[at_hand])
+    for half in ("fp16", "bf16") if isinstance(stated, dict) else ():
+        section = stated.get(half)
+        if isinstance(section, dict) and section.get("enabled") is True:
+            return half, f"DeepSpeed's {last or 'configuration'}"
+    if (mixed := beside.text("mixed_precision")) in ("fp16", "bf16"):
+        return str(mixed), "accelerate's configuration"
+    for key in _HALVES:
+        if half := _ALIKE.get((values.text(key) or "").removeprefix("torch.").lower(), ""):
+            return half, key
+    return "", ""
 
 
 def _by_deepspeed(name: str, files: Mapping[str, str], half: str, assumed: list[str]) -> Engine:

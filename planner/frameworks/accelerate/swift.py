@@ -42,8 +42,11 @@ OWN = (
 _ENTRY = re.compile(r"(^|/)swift[./]cli[./](sft|pt|rlhf)(\.py)?$")
 # Sequences that a step has at least where nothing says how many micro-batches are accumulated.
 LEAST_BATCH = 16
-# Kinds of `swift rlhf` that generate samples.
-GENERATING = ("grpo", "ppo", "gkd")
+# Kinds of `swift rlhf` that generate samples; the training of GRPO is read without them.
+GENERATING = ("ppo", "gkd")
+PAIRED_OTHERWISE = ("kto", "cpo", "simpo", "orpo")
+_USUAL_RESPONSE = "512"
+_OF_SAMPLES = re.compile(r"stage|num_generations|reward_\w+|beta|loss_type|generation_batch_size")
 
 
 def launches(call: ProgramCall) -> bool:
@@ -75,6 +78,22 @@ def keys(said: Mapping[str, Setting], call: ProgramCall) -> dict[str, Setting]:
     if said.get("rlhf_type") and task(call) == "rlhf":
         found["stage"] = said["rlhf_type"]
     return found
+
+
+def trained_of_grpo(settings: Mapping[str, Setting], assumed: list[str]) -> dict[str, Setting]:
+    """The settings of GRPO's training alone: a sequence is the longest prompt and response."""
+    left = {key: one for key, one in settings.items() if not _OF_SAMPLES.fullmatch(key)}
+    response = settings.get("max_completion_length")
+    parts = [str(settings["max_length"].value)] if "max_length" in settings else []
+    parts += [str(response.value) if response is not None else _USUAL_RESPONSE]
+    if len(parts) > 1 and all(map(str.isdigit, parts)):
+        total = str(sum(map(int, parts)))
+        left["max_length"] = settings["max_length"].model_copy(update={"value": total})
+        assumed.append(
+            "only the training of GRPO is read, each sequence as long as the longest prompt and "
+            f"response: {' + '.join(parts)}"
+        )
+    return left
 
 
 def accumulated(settings: Mapping[str, Setting], size: int) -> Setting | None:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 from planner.frameworks.accelerate import lightning
-from planner.frameworks.python.static_values import Call, Instance
+from planner.frameworks.named_models import is_encoder
+from planner.frameworks.python.static_values import Call, Instance, Unknown
 
 PLAIN = ("TrainingArguments", "Seq2SeqTrainingArguments")
 # TRL's classes of arguments, whose defaults are its own -> what is trained.
@@ -135,3 +137,31 @@ def arguments_of(trainer: Call, known: list[Call]) -> Call | None:
     """The arguments that a trainer is made with."""
     given = [trainer.kwargs.get("args"), *trainer.args[:3]]
     return next((one for one in given if isinstance(one, Call) and among(one, known)), None)
+
+
+def is_no_limit(length: int) -> bool:
+    """Whether a length is so large and round that it only keeps a tokenizer from cutting."""
+    return length >= 100_000 and length % 1024 != 0
+
+
+def may_name(value: Any) -> bool:
+    """Whether a value may name a model with a decoder."""
+    return isinstance(value, str) and bool(value) and not is_encoder(value)
+
+
+def given_adapters(calls: list[Call]) -> Call | None:
+    """The configuration that get_peft_model is given, of a function that is not here, if any.
+
+    Its rank is unknown where that function is not told it.
+    """
+    adapts = next((one for one in reversed(calls) if one.short == "get_peft_model"), None)
+    if adapts is None:
+        return None
+    made = adapts.kwargs.get("peft_config", next(iter(adapts.args[1:]), None))
+    if isinstance(made, Call) and made.short != "get_peft_model":
+        return made if "r" in made.kwargs else _unknown_rank(made.name, made.line)
+    return _unknown_rank(made.source, made.line) if isinstance(made, Unknown) else None
+
+
+def _unknown_rank(source: str, line: int) -> Call:
+    return Call("LoraConfig", line, kwargs={"r": Unknown(source, line)})

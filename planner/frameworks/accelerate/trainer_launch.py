@@ -6,28 +6,27 @@ and PEFT's have many prefixes.  Each is taken to the key that the YAML trainers 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
 
 from cost_models.catalog.names import UnknownName
-from planner.frameworks import architecture, training_calls, unread_trainers
+from planner.frameworks import architecture, training_calls
 from planner.frameworks.accelerate import (
+    own_programs,
     python_trainer,
     sharding,
     swift,
     trainer_config,
     trainer_options,
     trainers,
-    tuning,
 )
 from planner.frameworks.accelerate.launch_config import SWITCHES, of_config, plain
-from planner.frameworks.accelerate.trainer_calls import MARK
 from planner.frameworks.accelerate.trainer_keys import PLAIN, TRAINERS, Trainer
-from planner.frameworks.accelerate.trainer_refusals import OTHER_PART, WHOLE, refuse
+from planner.frameworks.accelerate.trainer_names import by_key, is_tuning
+from planner.frameworks.accelerate.trainer_refusals import refuse
 from planner.frameworks.bash import ProgramCall, slurm_variables
 from planner.frameworks.given_values import (
     LaunchValues,
@@ -39,27 +38,11 @@ from planner.frameworks.given_values import (
 from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.named_models import find, is_encoder, names_none
 from planner.frameworks.python.scripts import PYTHON
-from planner.frameworks.read_results import Reading, Setting, Unreadable
+from planner.frameworks.read_results import OtherTraining, Reading, Setting, Unreadable
 from planner.frameworks.training_calls import TrainingCall, World
 
 TITLE = PLAIN.title
-RANK = re.compile(r"(.*_)?lora_(r|rank|dim)|peft_r")
-# Option of many scripts -> the key for it; PEFT's may have a prefix.
-KEYS = (
-    (re.compile(r"model_name|model_path|model_id|base_model|pretrained_model|model|config_name"),
-     "model_name_or_path"),
-    (re.compile(r"(use_)?grad(ient)?_checkpoint(ing)?"), "gradient_checkpointing"),
-    (RANK, "lora_r"),
-    (re.compile(r"(.*_)?lora_(target(_module)?s?|target_modules|trainable|modules)|target_modules"),
-     "lora_target_modules"),
-    (re.compile(r"(.*_)?lora_dropout(_p)?"), "lora_dropout"),
-    (re.compile(r"zero"), "zero_stage"),
-    (re.compile(r"(deepspeed|ds)_config(_file|_path)?"), "deepspeed"),
-)  # fmt: skip
-SWITCH = re.compile(r"((use|enable)_)?((peft|llm)_)?(q_?)?(lora|peft)(_enabled?)?")
-QUANTIZED = re.compile(r"(use_)?q_?lora|(use_|load_in_)?(4bit|int4)(_quantization)?|use_4bit.*")
 OWN = "--config_name"  # of the script that is written here
-MODES = ("full", "lora", "qlora")  # Firefly's
 STAGES = ("pt", "sft", "rm", "ppo", "dpo", "kto")  # LLaMA-Factory's
 # Options by which a program with LLaMA-Factory's length is its own.
 OF_FACTORY = ("stage", "finetuning_type", "lora_target", "template", "quantization_bit")
@@ -75,9 +58,13 @@ def launches(call: ProgramCall) -> bool:
 
 def is_one(files: Mapping[str, str]) -> bool:
     """Whether some script has such a call."""
-    mark = training_calls.TRAINER_MARK
-    hints = (mark, mark.replace("_", "-"), "swift")
-    return training_calls.training_call_if_any(files, hints, launches, TITLE) is not None
+    hints, trains = (*training_calls.TRAINER_HINTS, "swift"), _trains(files)
+    return training_calls.training_call_if_any(files, hints, trains, TITLE) is not None
+
+
+def _trains(files: Mapping[str, str]) -> Callable[[ProgramCall], bool]:
+    """Whether a call is one, by its options or by those that its program declares."""
+    return lambda call: launches(call) or own_programs.declares(call, files)
 
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
@@ -92,11 +79,24 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         return _read(files, accelerators, *python_trainer.call(files, accelerators, processes))
     except Unreadable as error:
         if not is_one(files):
-            raise
-        try:
-            return _read(files, accelerators, *_call(files))
-        except Unreadable:
-            raise error from None
+            raise python_trainer.without_config(error, files) from None
+        return _by_options_alone(files, accelerators, error)
+
+
+def _by_options_alone(
+    files: Mapping[str, str], accelerators: int | None, error: Unreadable
+) -> Reading:
+    """What the options of the call say, where its program was not followed for this reason."""
+    try:
+        found = _read(files, accelerators, *_call(files))
+    except Unreadable:
+        raise error from None
+    if isinstance(error, OtherTraining):
+        if found.training.loss == "next_token":
+            raise error
+        return found  # of rewards, whose models have another head
+    note = f"{error.file or 'the program'} is not followed, only its options are read: "
+    return found.model_copy(update={"assumed": (*found.assumed, note + error.text[:200])})
 
 
 def _call(files: Mapping[str, str]) -> tuple[TrainingCall, dict[str, Any]]:
@@ -104,7 +104,7 @@ def _call(files: Mapping[str, str]) -> tuple[TrainingCall, dict[str, Any]]:
     call = trainer_config.call(files)
     named = call is not None and not call.script.endswith((*trainer_config.YAML, ".json"))
     if call is None or (is_one(files) and not (named and swift.launches(call.launch))):
-        call = training_calls.training_call(files, launches, TITLE)
+        call = training_calls.training_call(files, _trains(files), TITLE)
     return call, trainer_config.sections(files)
 
 
@@ -117,23 +117,13 @@ def _read(
     given, program = given_with(files), call.launch.program
     settings = _settings(call.launch, given)
     values = LaunchValues({}, program.file, list(call.notes))
-    values.settings = dict(_by_key(settings, call.launch, values.assumed))
+    values.settings = dict(by_key(settings, call.launch, values.assumed))
+    _complete(values, call)
     trainer = _trainer(values)
     refuse(values, call)
-    if _loops_itself(call):
-        values.assume(
-            f"{program.text} trains in a loop of its own: costed as transformers' Trainer would"
-        )
     beside = _beside(call, values.assumed)
     reached = _world(call.launch, beside)
-    alone = not call.launch.launcher and program.file.endswith(PYTHON)
-    if alone and reached.accelerators is None:
-        accelerators = accelerators or 1
-        values.assume(
-            f"no launcher among the files: {accelerators} ranks, each with its own process"
-        )
-    elif not call.launch.before and not call.launch.launcher and not alone:
-        values.assume(f"{program.text} is a command of a package: one process is assumed")
+    accelerators = _alone(call, reached, accelerators, values.assumed)
     size = training_calls.accelerators(call, reached, accelerators, values.assumed)
     if swift.launches(call.launch) and (steps := swift.accumulated(values.settings, size)):
         values.settings[steps.name] = steps
@@ -165,12 +155,34 @@ def _read(
     )
 
 
-def _loops_itself(call: TrainingCall) -> bool:
-    """Whether a program that is at hand takes the steps of its training itself."""
-    last = call.launch.program.text.rsplit("/", 1)[-1]
-    named = (text for name, text in call.files.items() if name.rsplit("/", 1)[-1] == last)
-    text = next(named, "")
-    return bool(unread_trainers.OWN_LOOP.search(text)) and not MARK.search(text)
+def _complete(values: LaunchValues, call: TrainingCall) -> None:
+    """Adds what a program that is not followed says, and takes GRPO for its training."""
+    values.settings = {**own_programs.defaults(call, values), **values.settings}
+    if swift.launches(call.launch) and values.text("rlhf_type") == "grpo":
+        values.settings = swift.trained_of_grpo(values.settings, values.assumed)
+    if own_programs.loops_itself(call):
+        own = "trains in a loop of its own: costed as transformers' Trainer would"
+        values.assume(f"{call.launch.program.text} {own}")
+        values.settings = {**own_programs.half_precision(call.files), **values.settings}
+
+
+def _alone(
+    call: TrainingCall, reached: World, accelerators: int | None, assumed: list[str]
+) -> int | None:
+    """The accelerators of the cluster, one for a script without one; who starts them is said."""
+    program = call.launch.program
+    ranks = "no launcher among the files: {} ranks, each with its own process"
+    if call.launch.launcher:
+        return accelerators
+    if program.file.endswith(PYTHON):
+        if reached.accelerators is None:
+            accelerators = accelerators or 1
+            assumed.append(ranks.format(accelerators))
+    elif not call.launch.before:
+        stated = program.file.endswith((*trainer_config.YAML, ".json"))
+        package = f"{program.text} is a command of a package: one process is assumed"
+        assumed.append(ranks.format(accelerators) if stated else package)
+    return accelerators
 
 
 def _unread(values: Values, settings: Sequence[Setting]) -> tuple[Setting, ...]:
@@ -178,7 +190,7 @@ def _unread(values: Values, settings: Sequence[Setting]) -> tuple[Setting, ...]:
     read_ones = [values.settings[key] for key in values.asked if key in values.settings]
     places = {(one.name, one.file, one.line) for one in read_ones}
     unread = tuple(one for one in settings if (one.name, one.file, one.line) not in places)
-    left = tuple(one for one in unread if not _is_tuning(one))
+    left = tuple(one for one in unread if not is_tuning(one))
     values.assumed += architecture.unplanned(left)
     return left
 
@@ -192,76 +204,6 @@ def _settings(call: ProgramCall, given: GivenValues) -> list[Setting]:
         )
         for one in found
     ]  # fmt: skip
-
-
-def _by_key(
-    settings: Sequence[Setting], call: ProgramCall, assumed: list[str]
-) -> Iterator[tuple[str, Setting]]:
-    """The settings by the keys that trainers have for them; the last of each counts."""
-    said = {one.name.lstrip("-").replace("-", "_"): one for one in settings}
-    if swift.launches(call):
-        yield from swift.keys(said, call).items()
-        return
-    yield from said.items()
-    yield from _renamed(said)
-    if "task_type" in said and "stage" not in said:  # Firefly's
-        yield "stage", said["task_type"]
-    if (mode := said.get("train_mode")) is not None and mode.value in MODES:
-        yield "finetuning_type", mode
-    elif "finetuning_type" not in said:
-        yield from _adapters(said, call.program.text.rsplit("/", 1)[-1], assumed)
-
-
-def _renamed(said: Mapping[str, Setting]) -> Iterator[tuple[str, Setting]]:
-    """The settings of other names by the keys that trainers have for them."""
-    for pattern, key in KEYS:
-        named = [name for name in said if pattern.fullmatch(name) and not OTHER_PART.search(name)]
-        bare = key == "deepspeed" and key in said and said[key].value is None
-        if named and (key not in said or bare):
-            yield key, said[named[0]]
-
-
-def _adapters(
-    said: Mapping[str, Setting], program: str, assumed: list[str]
-) -> Iterator[tuple[str, Setting]]:
-    """finetuning_type, by switches under any name, else by options of LoRA, else by the program."""
-    switches = [one for name, one in said.items() if SWITCH.fullmatch(name)]
-    about = next(iter(_adapting(said, switches, program)), None)
-    if about is None:
-        return
-    if not switches and "finetuning_type" not in said:
-        why = f"{about.name} is PEFT's" if "lora" in about.name else "by its name"
-        assumed.append(f"{program} is assumed to train LoRA adapters: {why}")
-    ranks = [one for one in switches if str(one.value).isdigit() and int(str(one.value)) > 1]
-    if ranks:  # InternVL's --use_llm_lora 16
-        yield "lora_r", ranks[0]
-    elif not any(RANK.fullmatch(name) for name in said):
-        assumed.append("the rank of LoRA is not set: 8 as in PEFT, the program may have its own")
-    kind = "qlora" if _is_packed(said, program) else "lora"
-    yield "finetuning_type", about.model_copy(update={"value": kind})
-    if "modules_to_save" in said:
-        assumed.append("modules_to_save: modules that are trained whole are not costed")
-
-
-def _adapting(said: Mapping[str, Setting], switches: list[Setting], program: str) -> list[Setting]:
-    """The settings that say that adapters are trained; empty where all weights are."""
-    if any(tuning.is_on(said[name]) for name in WHOLE if name in said):
-        return []
-    if switches:
-        return switches if any(map(tuning.is_on, switches)) else []
-    found = [one for name, one in said.items() if "lora_" in name and not OTHER_PART.search(name)]
-    return found or (list(said.values()) if "lora" in program.lower() else [])
-
-
-def _is_packed(said: Mapping[str, Setting], program: str) -> bool:
-    """Whether frozen weights have 4 bits, by its options or else by the program's name."""
-    names = ("bits", "quantization_bit", "load_in_bits", "quant_bits")
-    bits = [said[name].value for name in names if name in said]
-    if not bits and "qlora" in program.lower():
-        return True
-    return "4" in bits or any(
-        tuning.is_on(one) for name, one in said.items() if QUANTIZED.fullmatch(name)
-    )
 
 
 def _trainer(values: Values) -> Trainer:
@@ -281,12 +223,6 @@ def _trainer(values: Values) -> Trainer:
         tuning = factory.usual_tuning if values.settings.keys() & {*OF_FACTORY} else "full"
         return replace(factory, length=length, rank="lora_r", targets=targets, usual_tuning=tuning)
     return PLAIN
-
-
-def _is_tuning(setting: Setting) -> bool:
-    """Whether a setting says what is trained, which is read with its other names."""
-    name = setting.name.lstrip("-")
-    return any(one.fullmatch(name) for one in (SWITCH, QUANTIZED, RANK)) or "load_in" in name
 
 
 def _by_accelerate(call: ProgramCall) -> bool:
@@ -327,7 +263,7 @@ def _of_accelerate(call: ProgramCall, beside: Values) -> World:
     slurm = slurm_variables((*call.slurm, *call.before))
     seen = training_calls.visible(call)
     if not seen and nodes == slurm.get("SLURM_NNODES", 1):
-        seen = slurm.get("SLURM_GPUS_PER_NODE")
+        seen = training_calls.of_node(slurm)
     total = total or (seen or 0) * nodes
     return World(nodes, total // nodes, total) if total else World(None, None, None)
 

@@ -15,7 +15,7 @@ from planner.frameworks.accelerate.trainer_keys import GRPO_PARTS, PLAIN
 from planner.frameworks.accelerate.tuning import WIDENED
 from planner.frameworks.python.scripts import Script, constants
 from planner.frameworks.python.static_values import Call, Unknown, Value
-from planner.frameworks.read_results import Unreadable
+from planner.frameworks.read_results import OtherTraining, Unreadable
 
 # How a note ends on what only running decides.
 LEFT_OPEN = "known only at run time"
@@ -122,26 +122,26 @@ class Options:
             for key, value in one.kwargs.items():
                 if isinstance(value, dict) and value.keys() >= {"r", "lora_alpha"}:
                     return Call("LoraConfig", one.lines.get(key, one.line), kwargs=dict(value))
-        return None
+        return calls.given_adapters(self.found.others)
 
     def _refuse(self) -> None:
-        """Raises Unreadable where no plan stands for what is trained."""
+        """Raises OtherTraining where no plan stands for what is trained."""
         kind, line = self.kind, self.arguments.line
         if calls.PAIRED_OTHERWISE.fullmatch(kind):
             text = f"the loss of {kind} cannot be planned: only sft, dpo and reward"
-            raise Unreadable(text, self.file, line)
+            raise OtherTraining(text, self.file, line)
         if calls.GENERATING.fullmatch(kind):
             text = f"{kind} also generates samples: its step cannot be read, planner rl has it"
-            raise Unreadable(text, self.file, line)
+            raise OtherTraining(text, self.file, line)
         if self.model is not None and kind != "RewardConfig":
             loads = calls.loaded_class(self.model)
             if calls.OTHER_HEADS.match(loads):
                 text = f"{loads} is no decoder of the next token: {training_calls.DECODERS_ONLY}"
-                raise Unreadable(text, self.file, self.model.line)
+                raise OtherTraining(text, self.file, self.model.line)
         for one in self.found.others:
             if one.short in calls.ADDS_PARTS:
                 text = f"{one.short} adds parts to the model, which no plan has"
-                raise Unreadable(text, self.file, one.line)
+                raise OtherTraining(text, self.file, one.line)
 
     def _refuse_unseen(self) -> None:
         """Raises Unreadable where a function that is not here makes what is trained."""
@@ -271,7 +271,7 @@ class Options:
             (one, said[key], one.lines.get(key, one.line))
             for one, said in handed
             for key in _LENGTHS
-            if isinstance(said.get(key), int) and said[key] > 1
+            if isinstance(said.get(key), int) and said[key] > 1 and not calls.is_no_limit(said[key])
         ]
         cuts = [
             (value, line) for one, value, line in stated if any(key in one.kwargs for key in _CUTS)
@@ -336,7 +336,7 @@ class Options:
                     self.notes.append(f"the model is taken to be {key} of {one.short}: {value}")
                     return "model_name_or_path", value, one.lines.get(key, one.line)
         for key, value in self._named():
-            if _MODEL.fullmatch(key.lower()) and isinstance(value, str) and value:
+            if _MODEL.fullmatch(key.lower()) and calls.may_name(value):
                 self.notes.append(f"the model is taken to be {key} of {self.file}: {value}")
                 return "model_name_or_path", value, 1
         return None
@@ -367,8 +367,9 @@ class Options:
                 yield name, value, line
             elif isinstance(value, Unknown | Call) and key == "r":
                 yield name, "${lora_r}", line
-            elif isinstance(value, Unknown):
-                self.notes.append(f"{key} of LoraConfig is {value.source[:60]}: {LEFT_OPEN}")
+            elif isinstance(value, Unknown | Call):
+                source = value.source if isinstance(value, Unknown) else f"a call of {value.name}"
+                self.notes.append(f"{key} of LoraConfig is {source[:60]}: {LEFT_OPEN}")
         if adapters.kwargs.get("target_modules") is None:
             self.notes.append("target_modules: not set, q_proj and v_proj as in PEFT")
             yield "lora_target_modules", "q_proj v_proj", adapters.line
@@ -384,7 +385,7 @@ class Options:
         loads = [*self.found.models, *self.found.others]
         trained = next((one for one in loads if one.kwargs.get("is_trainable") is True), None)
         if trained is not None:
-            self.notes.append("the adapters that are trained on are in a checkpoint")
+            self.notes.append("the adapters trained on are in a checkpoint: a rank of 8 is taken")
             yield "finetuning_type", kind, trained.line
 
     def _bits(self) -> tuple[bool, bool]:

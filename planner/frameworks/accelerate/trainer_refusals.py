@@ -40,9 +40,13 @@ def refuse(values: Values, call: TrainingCall) -> None:
     """Raises Unreadable where what is trained is not the language model, or not by one pass."""
     program = call.launch.program
     name = program.text.rsplit("/", 1)[-1].lower().removesuffix(".py")
-    if swift.launches(call.launch) and values.text("rlhf_type") in swift.GENERATING:
+    if swift.launches(call.launch) and (kind := values.text("rlhf_type")) is not None:
         asked = values.settings["rlhf_type"]
-        raise asked.unreadable(f"{asked.value} also generates samples: planner rl has its step")
+        if kind in swift.GENERATING:
+            raise asked.unreadable(f"{kind} also generates samples: planner rl has its step")
+        if kind in swift.PAIRED_OTHERWISE:
+            text = f"the loss of {kind} cannot be planned: only sft, dpo and reward"
+            raise asked.unreadable(text)
     if not program.file.endswith(PYTHON):  # whose classes say it
         _refuse_by_name(values, call, name)
     _refuse_frozen(values)

@@ -24,7 +24,7 @@ from planner.frameworks.accelerate.launch_config import (
     started_with,
 )
 from planner.frameworks.accelerate.settings import ADAM_BY_LISTS, FOREACH, OPTIMIZERS
-from planner.frameworks.accelerate.sharding import sharding_of
+from planner.frameworks.accelerate.sharding import half_beside, sharding_of
 from planner.frameworks.accelerate.trainer_keys import GRPO, GRPO_PARTS, NEWER, TRAINERS, Trainer
 from planner.frameworks.given_values import LaunchValues, Values, hints, malformed
 from planner.frameworks.launch_files import GivenValues, given_with
@@ -214,7 +214,7 @@ def plan_of(
     _refuse_tasks(values, trainer)
     tuning.refuse_other_ways(values)
     micro *= 2 if loss in PAIRED else 1
-    half = tuning.half_of(values)
+    half = tuning.half_of(values, half_beside(values, tree, files, beside))
     sharding = sharding_of(values, tree, files, half, beside)
     optimizer = _optimizer(values)
     # The FSDP 2 engine of v1 always reduces in fp32 (distributed/fsdp2.py).
@@ -307,7 +307,8 @@ def _loss(values: Values, trainer: Trainer) -> Any:
     """The loss of a step; raises Unreadable if the step also generates samples."""
     if trainer.generates:
         values.has(*SAMPLES, *trainer.generates)
-        where = " ".join([values.file, *(values.text(key) or "" for key in NAMES_OF_RUN)]).lower()
+        named = (values.settings.get(key) for key in NAMES_OF_RUN)  # with their variables
+        where = " ".join([values.file, *(str(one.value) for one in named if one)]).lower()
         if other := re.search(r"rloo|online|ppo|nash|gkd", where):
             raise values.fault(SAMPLES, f"is of {other[0]}, whose step cannot be read")
         values.assume("only the training of GRPO is read, each sequence as long as the longest")

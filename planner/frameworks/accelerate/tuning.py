@@ -70,12 +70,15 @@ def refuse_other_ways(values: Values) -> None:
         values.assume("Adam-mini, with one second moment a block, is costed as Adam")
 
 
-def half_of(values: Values) -> str:
-    """The half precision of a training."""
+def half_of(values: Values, beside: tuple[str, str]) -> str:
+    """The half precision of a training, by its switches, else beside them and by whom."""
     half = "fp16" if values.boolean("fp16") else "bf16"
     stated = ("bf16", "tf32", "pure_bf16")
     on = [key for key in stated if (values.text(key) or "").lower() not in OFF]
-    if half == "bf16" and not set(on) - {"tf32"}:
+    if half == "bf16" and not set(on) - {"tf32"} and beside[0]:
+        half = beside[0]
+        values.assume(f"neither bf16 nor fp16 is on: {half} by {beside[1]}")
+    elif half == "bf16" and not set(on) - {"tf32"}:
         values.assume("neither bf16 nor fp16 is on: plans have no fp32 training, bf16 assumed")
     return half
 
@@ -156,6 +159,8 @@ def targets(values: Values, listed: Any) -> tuple[str, ...]:
     """The modules with adapters of a list or text; what is assumed of unknown ones is said."""
     names = _names(listed)
     if set(names) & set(EVERY):
+        if beside := [one for one in names if one not in (*EVERY, *NAMES)]:
+            values.assume(f"adapters at {', '.join(beside)[:80]} are not costed")
         return NAMES
     found: dict[str, tuple[str, ...]] = {
         one: (one,) for one in names if one in get_args(AdapterTarget)

@@ -22,18 +22,16 @@ OFFLOADS = (FSDP + "param_offload", FSDP + "optimizer_offload")
 DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
 
 
-def read(call: training_calls.TrainingCall, files: Mapping[str, str]) -> Reading:
+def read(
+    call: training_calls.TrainingCall, files: Mapping[str, str], accelerators: int | None
+) -> Reading:
     """The specs and the plan of a call's overrides.  Raises Unreadable."""
     given = given_with(files)
     said, notes = Overrides(call.launch, given), [*call.notes, verl_overrides.NOTE_APART]
     model = verl_overrides.model(said, given, notes)
+    verl_overrides.by_cluster(said, accelerators, notes)
     world, sizes = verl_overrides.world(said), verl_overrides.sizes(said, ULYSSES, (), notes)
     total, cp = world.accelerators or 1, said.positive_int(ULYSSES, 1)
-    refusals = []
-    if total % cp:
-        text = f"{total} accelerators are not a multiple of {ULYSSES} {cp}"
-        reason = Reason(code="world_size", text=text)
-        refusals.append(Refusal(reason=reason, setting=said.setting(ULYSSES)))
     full = said.is_true(MODEL + "enable_gradient_checkpointing", default=True)
     precision = DTYPES.get(said.text(FSDP + "dtype", "bfloat16"), "bf16")
     if said.text(FSDP + "model_dtype", "fp32") not in ("fp32", "float32"):
@@ -79,6 +77,15 @@ def read(call: training_calls.TrainingCall, files: Mapping[str, str]) -> Reading
         settings=tuple(map(said.setting, said.words)),
         unread=said.unread(given.model is not None),
         assumed=tuple(notes),
-        refusals=tuple(refusals),
+        refusals=_refusals(said, total, cp),
         written=False,
     )
+
+
+def _refusals(said: Overrides, total: int, cp: int) -> tuple[Refusal, ...]:
+    """What is wrong with the processes that Ulysses splits a sequence over."""
+    if total % cp == 0:
+        return ()
+    text = f"{total} accelerators are not a multiple of {ULYSSES} {cp}"
+    reason = Reason(code="world_size", text=text)
+    return (Refusal(reason=reason, setting=said.setting(ULYSSES)),)

@@ -5,6 +5,7 @@ Keys and defaults of verl/trainer/config/sft_trainer.yaml (005a83db) and sft_tra
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,6 +28,9 @@ MODELS = ("model.partial_pretrain", "model.path")
 ULYSSES = ("ulysses_sequence_parallel_size", "engine.ulysses_sequence_parallel_size")
 CHECKPOINTING = "model.enable_gradient_checkpointing"
 MICRO, OF_ALL = "data.micro_batch_size_per_gpu", "data.micro_batch_size"
+# verl's own defaults, and the one of a micro-batch there.
+_DEFAULTS = "sft_trainer.yaml"
+_OWN = re.compile(r"^\s+micro_batch_size_per_gpu:\s*(\d{1,6})\b", re.MULTILINE)
 
 
 def call(files: Mapping[str, str]) -> training_calls.TrainingCall | None:
@@ -77,7 +81,7 @@ def read(
             cp_kind="a2a",
             dp=dp,
             zero_stage=3,
-            micro_batch_size=_micro(said, dp),
+            micro_batch_size=_micro(said, dp, files, notes),
             recompute="full" if full else "none",
             recompute_num_layers=model.num_layers if full else 0,
             offload_optimizer=offloads,
@@ -113,9 +117,17 @@ def _model(said: Overrides, given: GivenValues, notes: list[str]) -> ModelSpec:
     return post_training.preset(name, missing, (place.file, place.line), notes)
 
 
-def _micro(said: Overrides, ranks: int) -> int:
-    """Sequences per pass of a rank; older releases have those of all ranks together."""
+def _micro(said: Overrides, ranks: int, files: Mapping[str, str], notes: list[str]) -> int:
+    """Sequences per pass of a rank; the first releases have those of all ranks together.
+
+    Later ones keep that key in their sft_trainer.yaml, and do not look at it.
+    """
     if said.text(OF_ALL) and not said.text(MICRO):
+        usual = (_OWN.search(text) for name, text in files.items() if name.endswith(_DEFAULTS))
+        if (own := next(filter(None, usual), None)) is not None:
+            notes.append(f"{OF_ALL} is not looked at by the release at hand: {MICRO} is {own[1]}")
+            return int(own[1])
+        notes.append(f"{OF_ALL} is of all ranks, as in release 0.1; later ones do not look at it")
         return max(said.positive_int(OF_ALL) // ranks, 1)
     said.text(OF_ALL)
     return said.positive_int(MICRO, 4)

@@ -36,6 +36,7 @@ _SLURM = {
     "-G": "SLURM_GPUS",
     "--gpus-per-node": "SLURM_GPUS_PER_NODE",
     "--gres": "SLURM_GPUS_PER_NODE",
+    "--array": "SLURM_ARRAY_TASK_ID",  # that of its first job
 }
 
 
@@ -175,6 +176,7 @@ def slurm_variables(options: Sequence[Argument]) -> dict[str, int]:
             value = options[place + 1].text
         if name in _SLURM:
             number = re.search(r"(?:^|gpu:(?:[^:,]*:)?|^[a-z]\w*:)(\d{1,7})(?:$|,|\()", value)
+            number = re.match(r"(\d{1,7})", value) if name == "--array" else number
             if number:
                 found[_SLURM[name]] = int(number[1])
     if "SLURM_NNODES" in found:

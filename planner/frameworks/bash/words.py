@@ -267,6 +267,8 @@ class Words:
             return '"'
         if both == "$(" or (char == "(" and top == ")"):
             return ")"
+        if both == "$[":
+            return "]"
         return "}" if both == "${" else ""
 
     def dollar(self, parts: list[tree.Part], quoted: bool) -> None:

@@ -87,7 +87,7 @@ def _precision(values: Values) -> str:
     for name in ("fp16", "bf16"):
         if values.boolean(f"{name}.enabled"):
             values.has("precision")
-            return name
+            return HALVES.get(values.text(f"{name}.type") or name, name)  # older releases' type
     stated = (values.text("precision") or "fp32").lower()
     if stated not in HALVES:
         values.assume("plans have no fp32 training: bf16 assumed")

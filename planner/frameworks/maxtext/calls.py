@@ -23,16 +23,21 @@ _DECIDES = re.compile(
 
 def calls(files: Mapping[str, str]) -> list[ProgramCall]:
     """The calls of MaxText's training in the first script that has some."""
+    return _noted(files)[0]
+
+
+def _noted(files: Mapping[str, str]) -> tuple[list[ProgramCall], Sequence[str]]:
+    """The calls, and what is assumed of their script."""
     for name in scripts(files):
         if "axtext" not in files[name].lower():
             continue
         try:
-            launches = evaluate(files, name).launches
+            outcome = evaluate(files, name)
         except Unreadable:
             continue
-        if found := [one for one in launches if _CALLED.search(one.program.text)]:
-            return found
-    return []
+        if found := [one for one in outcome.launches if _CALLED.search(one.program.text)]:
+            return found, outcome.notes
+    return [], ()
 
 
 def settings(files: Mapping[str, str], assumed: list[str]) -> tuple[str, tuple[Setting, ...]]:
@@ -40,7 +45,9 @@ def settings(files: Mapping[str, str], assumed: list[str]) -> tuple[str, tuple[S
 
     Raises Unreadable.
     """
-    configs, found = [name for name in files if name.endswith(YAML)], calls(files)
+    configs = [name for name in files if name.endswith(YAML)]
+    found, notes = _noted(files)
+    assumed += notes
     if not found:
         if not configs:
             raise Unreadable(f"there is no YAML (files: {', '.join(files) or 'none'})")
@@ -80,6 +87,8 @@ def _overrides(words: Sequence[Argument]) -> Iterator[Setting]:
 def _refuse_open(said: Sequence[Setting]) -> None:
     """Raises Unreadable where a key that decides the plan has a variable without a value."""
     for one in said:
+        if not one.value and one.name == "model_name":
+            raise Unreadable("model_name is empty: give the model (--model)", one.file, one.line)
         if "$" in str(one.value) and _DECIDES.fullmatch(one.name):
             ask = to_set(str(one.value))
             text = f"{one.name} is {one.value}, which the files do not say: {ask}"

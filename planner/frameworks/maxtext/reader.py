@@ -164,7 +164,16 @@ def _mesh(values: Values, total: int | None) -> dict[str, int]:
     rest = 1
     for size in sizes.values():
         rest *= max(size, 1)
-    return {axis: max(total // rest, 1) if size == -1 else size for axis, size in sizes.items()}
+    within = {axis: _within_slice(values, axis) for axis in open_axes}
+    return {
+        axis: max(total // rest // within[axis], 1) * within[axis] if size == -1 else size
+        for axis, size in sizes.items()
+    }
+
+
+def _within_slice(values: Values, axis: str) -> int:
+    """The ranks that an axis has in every slice, however many slices there are; 1 if it is open."""
+    return max(values.integer(f"ici_{axis}_parallelism", default=1, least=-1), 1)
 
 
 def _size(values: Values, axis: str) -> int:

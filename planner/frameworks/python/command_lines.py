@@ -10,6 +10,7 @@ from typing import Any
 from planner.frameworks import yaml_files
 from planner.frameworks.python.static_values import Call, Class, Instance, Unknown, Value
 from planner.frameworks.read_results import Unreadable
+from planner.frameworks.training_calls import whole_option
 
 _PARSERS = re.compile(r"(.*\.)?(ArgumentParser|HfArgumentParser|TrlParser|H4ArgumentParser)")
 _PARSES = ("parse_args", "parse_known_args", "parse_args_into_dataclasses", "parse_args_and_config",
@@ -74,6 +75,7 @@ class Options:
             return (found, []) if call.name == "parse_known_args" else found
         many = kinds if isinstance(kinds, list | tuple) else (kinds,)
         given = {**self.config(), **self.plain}
+        given |= {whole_option(key): one for key, one in self.plain.items()}
         if call.name not in _PARSES[:5]:
             given = self.document(next(iter(call.args), next(iter(call.kwargs.values()), None)))
         own = [one for one in many if isinstance(one, Class) and not one.bases]

@@ -195,7 +195,7 @@ class Expressions(ABC):
         for item in self.items(clause.iter, scope):
             inner = dict(scope)
             self.assign(clause.target, item, inner)
-            if all(self.value(test, inner) is True for test in clause.ifs):
+            if all(map(_may_hold, (self.value(test, inner) for test in clause.ifs))):
                 yield self.value(element, inner)
 
     def unary(self, node: ast.expr, op: ast.unaryop, value: Value) -> Value:
@@ -331,3 +331,8 @@ def _builtin(name: str, call: Call) -> Callable[..., Value] | None:
     if name == "dict" and not call.args:
         return lambda: call.kwargs
     return None if call.kwargs else _BUILTINS.get(name)
+
+
+def _may_hold(test: Value) -> bool:
+    """Whether a filter may let an item through: what is not known is not left out."""
+    return isinstance(test, Unknown | Call) or bool(test)

@@ -10,7 +10,7 @@ from planner.frameworks.config_files import json_value
 from planner.frameworks.python import hydra
 from planner.frameworks.python.command_lines import Options
 from planner.frameworks.python.static_values import Call, Function, Unknown, Value
-from planner.frameworks.python.texts import joined_path
+from planner.frameworks.python.texts import SOME_FOLDER, joined_path
 from planner.frameworks.read_results import Unreadable
 
 # The machine of a plan: an accelerator that has bf16.
@@ -32,6 +32,10 @@ _SAME = ("Path", "pathlib.Path", "os.path.expanduser", "os.path.abspath", "os.pa
 _LOADS = ("safe_load", "full_load", "load", "loads")
 _OF_FILES = ("yaml", "json", "toml", "tomllib", "safe_load")
 _OPENS = ("OmegaConf.load", "omegaconf.OmegaConf.load")
+# A function of a module that is not here, which by its name loads a configuration.
+_OF_ITS_OWN = re.compile(
+    r"(^|[._])(load|read|parse|get)_?\w*(config|cfg|conf|ya?ml|json|params)\w*$"
+)
 _FIELDS = ("field", "dataclasses.field", "Field", "pydantic.Field", "typer.Option",
            "typer.Argument")  # fmt: skip
 _CONFIGURATIONS = (".yaml", ".yml", ".json")
@@ -42,7 +46,8 @@ class Library:
 
     Raises Unreadable where a call opens a document that breaks at some place.
     missing: the documents that are opened and not among the files; defaulted: the variables of
-    the environment that are not known, whose defaults are taken.
+    the environment that are not known, whose defaults are taken; filled: the classes of objects
+    whose fields are set by names that are not known.
     """
 
     def __init__(
@@ -52,6 +57,7 @@ class Library:
         self.options = Options(files, arguments)
         self.missing: dict[str, None] = {}
         self.defaulted: dict[str, None] = {}
+        self.filled: dict[str, None] = {}
 
     @property
     def notes(self) -> Iterator[str]:
@@ -60,6 +66,8 @@ class Library:
         if named:
             names = ", ".join(named[:_MOST_NAMED])
             yield f"variables that the environment could set have their defaults: {names}"
+        for name in self.filled:
+            yield f"fields of {name} have their defaults: which of them setattr sets is not known"
 
     def composed(self, said: Mapping[str, str]) -> dict[str, Value] | None:
         """The configuration that a function with such a hydra.main is given."""
@@ -91,8 +99,8 @@ class Library:
             return self._variable(first, call)
         if name in _SAME and isinstance(first, str | dict | list) and len(call.args) == 1:
             return first
-        if name == "os.path.join" and call.args and all(isinstance(o, str) for o in call.args):
-            return joined_path(*call.args)
+        if name == "os.path.join" and call.args and isinstance(call.args[-1], str):
+            return joined_path(*(o if isinstance(o, str) else SOME_FOLDER for o in call.args))
         if name in _FIELDS:
             return _field(call)
         return self._of_document(name, call, first)
@@ -109,9 +117,16 @@ class Library:
         opened = isinstance(first, Call) and first.short == "open"
         if name.rsplit(".", 1)[-1] in _LOADS and name.startswith(_OF_FILES) and opened:
             return self._document(next(iter(first.args), None), call)
-        if name in _OPENS:
+        if name in _OPENS or (_OF_ITS_OWN.search(name) and self._is_document(first)):
             return self._document(first, call)
         return _of_objects(name, call, first)
+
+    def _is_document(self, path: Value) -> bool:
+        """Whether a path names one of the files that is a configuration."""
+        last = path.rsplit("/", 1)[-1] if isinstance(path, str) else ""
+        return last.endswith(_CONFIGURATIONS) and any(
+            one.rsplit("/", 1)[-1] == last for one in self.files
+        )
 
     def _document(self, path: Value, call: Call) -> Value:
         """The document of a YAML or JSON file among the files, the only one if none is named."""

@@ -120,13 +120,15 @@ class Objects(Program):
                 return found
             case ast.DictComp(key=key, value=value, generators=[one]):
                 pair = ast.copy_location(ast.Tuple([key, value], ast.Load()), node)
-                pairs = self.comprehension(pair, one, scope)
+                pairs = list(self.comprehension(pair, one, scope))
+                if not pairs and isinstance(self.value(one.iter, scope), Unknown | Call):
+                    return self.unknown(node)
                 return {k: v for k, v in pairs if isinstance(k, str | int)}
         return super().value(node, scope)
 
     def binary(self, node: ast.expr, left: Value, op: ast.operator, right: Value) -> Value:
-        if isinstance(op, ast.Div) and isinstance(left, str) and isinstance(right, str):
-            return texts.joined_path(left, right)
+        if isinstance(op, ast.Div) and isinstance(right, str):
+            return texts.joined_path(left if isinstance(left, str) else texts.SOME_FOLDER, right)
         return super().binary(node, left, op, right)
 
     def comprehension(
@@ -150,7 +152,7 @@ class Objects(Program):
         return short
 
     def applied(self, node: ast.expr, apply: Callable[..., Value], *values: Value) -> Value:
-        if all(isinstance(one, Call) and one.owner is ... for one in values):
+        if values and all(isinstance(one, Call) and one.owner is ... for one in values):
             names = [one.name.rsplit(".", 1)[-1] for one in values]  # torch.bfloat16
             return apply(*names) if apply in (operator.eq, operator.ne) else self.unknown(node)
         identity = apply in (operator.is_, operator.is_not)

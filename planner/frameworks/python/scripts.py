@@ -164,6 +164,9 @@ class Script(Objects):
         known = self.value(node.test, scope)
         if not isinstance(known, Unknown | Call):
             return bool(known)
+        if _looks_up(node):
+            self.note(node, f"`if {ast.unparse(node.test)}` is taken as true")
+            return True
         match node.orelse:
             case [*_, ast.Raise()] if id(node) not in self.chained:
                 self.note(node, f"`if {ast.unparse(node.test)}` is taken as true")
@@ -171,10 +174,18 @@ class Script(Objects):
             case [ast.If() as other] if other.col_offset == node.col_offset:  # elif
                 self.chained.add(id(other))
         self.note(node, f"`if {ast.unparse(node.test)}` is taken as false")
-        for one in ast.walk(ast.Module(node.body, [])) if self.loops else ():
-            if isinstance(one, ast.Assign) and _stops(one):
-                self._froze(known, one.targets[0])
+        self._left_out(node.body, known, scope)
         return False
+
+    def _left_out(self, body: list[ast.stmt], known: Value, scope: dict[str, Value]) -> None:
+        """Keeps what statements that are not followed would change: weights frozen, fields set."""
+        for one in ast.walk(ast.Module(body, [])):
+            match one:
+                case ast.Assign() if self.loops and _stops(one):
+                    self._froze(known, one.targets[0])
+                case ast.Call(func=ast.Name(id="setattr"), args=[ast.Name(id=name), ast.Name(), _]):
+                    if isinstance(owner := scope.get(name), Instance):
+                        self.known.filled[owner.name] = None
 
     def _entered(self, items: list[ast.withitem], scope: dict[str, Value]) -> None:
         for one in items:
@@ -248,8 +259,11 @@ class Script(Objects):
 
     def _module(self, dotted: str) -> Script | None:
         """The module of that name among the files, followed once; None if it is not there."""
-        last = f"{dotted.rsplit('.', 1)[-1]}.py"
-        name = next((one for one in self.files if one.rsplit("/", 1)[-1] == last), None)
+        path = f"{dotted.lstrip('.').replace('.', '/')}.py"
+        last = path.rsplit("/", 1)[-1]
+        alike = [one for one in self.files if one.rsplit("/", 1)[-1] == last]
+        name = next((one for one in alike if "/" in one and path.endswith(one)), None)
+        name = name or next(iter(alike), None)
         if name is None or name == self.file:
             return None
         if name not in self.modules and len(self.modules) < MAX_MODULES:
@@ -286,3 +300,17 @@ def _usual(function: Function) -> Iterator[tuple[str, Any]]:
     for name, one in zip(names[len(names) - len(given.defaults) :], given.defaults, strict=True):
         if isinstance(one, ast.Constant) and isinstance(one.value, str | int):
             yield name, one.value
+
+
+def _looks_up(node: ast.If) -> bool:
+    """Whether a test asks if a library knows a name, which is then set or handed back."""
+    match node.test, node.body:
+        case ast.Compare(left=ast.Constant(value=name), ops=[ast.In()]), [
+            ast.Assign(targets=[one])
+        ]:
+            return isinstance(one, ast.Subscript) and (
+                isinstance(one.slice, ast.Constant) and one.slice.value == name
+            )
+        case ast.Compare(left=left, ops=[ast.In()]), [ast.Return(value=ast.expr() as value)]:
+            return ast.dump(left) == ast.dump(value)
+    return False

@@ -14,6 +14,10 @@ _OF_TEXT = ("lower", "upper", "strip", "lstrip", "rstrip", "startswith", "endswi
             "rsplit", "title", "removeprefix", "removesuffix")  # fmt: skip
 
 
+# What stands for a folder that only running knows: the names below it are known.
+SOME_FOLDER = "${folder}"
+
+
 def joined_path(*parts: str) -> str:
     return posixpath.join(*parts)
 

@@ -43,6 +43,7 @@ CALL = "torchrun pretrain_gpt.py"
         ('ARGS="--x 1 \\\n --y 2"\nARGS="$ARGS --z"\n{c} $ARGS', "--x 1 --y 2 --z"),
         ('ARGS+=("--x 1")\nARGS+=(--y)\n{c} ${ARGS[*]}', "--x 1 --y"),
         ("N=$((2 * 8))\n{c} --n $N --m $[N/4]", "--n 16 --m 4"),
+        ("N=8\n{c} --n $[${N}*$[N]]", "--n 64"),
         (
             "N=4\n{c} --n $(expr $N \\* 2) --m `expr ${N} + 1` --k $(expr $N / 2 - 1)",
             "--n 8 --m 5 --k 1",
@@ -174,6 +175,12 @@ def test_slurm_says_nodes_and_processes() -> None:
     assert slurm_variables(call.slurm)["SLURM_NTASKS_PER_NODE"] == 1
     call = launched(f"#SBATCH -N4\n#SBATCH --gres=gpu:4\n{CALL} $SLURM_GPUS_ON_NODE")
     assert texts(call)[2:] == ["4"]
+
+
+def test_of_an_array_of_jobs_the_first_is_read() -> None:
+    script = f"#SBATCH --array=1-3%2\nALL=(a b c)\n{CALL} ${{ALL[$SLURM_ARRAY_TASK_ID]}}\n"
+    assert texts(launched(script))[2:] == ["b"]
+    assert "SLURM_NNODES" not in slurm_variables(launched(script).slurm)
 
 
 def test_a_job_in_a_here_document_is_read_with_its_own_slurm_lines() -> None:

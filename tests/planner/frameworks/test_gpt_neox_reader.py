@@ -87,6 +87,11 @@ def test_what_is_not_read_is_refused_by_name(change: str, text: str) -> None:
         read(MODEL.replace('"fp16"', f'{change}, "fp16"'))
 
 
+def test_the_older_key_of_bf16_is_a_type_of_fp16() -> None:
+    reading = read(MODEL.replace('"enabled": true}', '"enabled": true, "type": "bfloat16"}'))
+    assert (reading.training.precision, reading.training.gradient_dtype) == ("bf16", "bf16")
+
+
 def test_without_zero_bf16_shards_all_the_same() -> None:
     text = MODEL.replace('"fp16": {"enabled": true}', '"bf16": {"enabled": true}')
     reading = read(text.replace('"stage": 1', '"stage": 0'))

@@ -320,3 +320,21 @@ def test_a_scale_multiplies_the_sizes() -> None:
     named = text.format(2) + "model_name: llama2-7b\n"
     with pytest.raises(Unreadable, match="scales llama2-7b, which is then another model"):
         MAXTEXT.read({"config.yml": named}, 16)
+
+
+def test_slices_that_a_cluster_decides_multiply_the_axis_of_each() -> None:
+    text = "base_config: base.yml\nmodel_name: llama2-7b\nper_device_batch_size: 1\n"
+    text += "ici_data_parallelism: 8\nici_fsdp_parallelism: 4\ndcn_data_parallelism: -1\n"
+    for size, replicas in ((32, 32), (8, 32), (64, 64)):  # of fewer than one slice: one slice
+        plan = MAXTEXT.read({"run.yml": text}, size).plan if MAXTEXT.read else None
+        assert plan is not None
+        assert (plan.dp, plan.dp_shard) == (replicas, 4)
+
+
+def test_a_script_says_what_its_environment_decides() -> None:
+    call = "python3 -m MaxText.train base.yml per_device_batch_size=${BATCH:-2} model_name="
+    assert MAXTEXT.read is not None
+    found = MAXTEXT.read({"run.sh": f"{call}llama2-7b\n"}, 8)
+    assert any("the environment could set have their defaults: BATCH" in o for o in found.assumed)
+    with pytest.raises(Unreadable, match="model_name is empty"):
+        MAXTEXT.read({"run.sh": f"NAME=${{NAME:-}}\n{call}$NAME\n"}, 8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cost_models.catalog.names import UnknownName
-from planner.frameworks.named_models import find, is_open, names_none
+from planner.frameworks.named_models import find, is_encoder, is_open, names_none
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,12 @@ from planner.frameworks.named_models import find, is_open, names_none
         ("google/paligemma2-10b-pt-448", "gemma-2-9b"),
         ("Qwen/Qwen2-Audio-7B-Instruct", "qwen-7b"),
         ("hub/models--Qwen--Qwen2.5-32B-Instruct/snapshots/5ede1c97bbab", "qwen2.5-32b"),
+        ("HuggingFaceH4/zephyr-7b-gemma-sft-v0.1", "gemma-7b"),
+        ("unsloth/zephyr-sft-bnb-4bit", "mistral-7b"),
+        ("HuggingFaceH4/starchat2-15b-sft-v0.1", "starcoder2-15b"),
+        ("out/Qwen2.5-7B-Instruct/final_checkpoint", "qwen2.5-7b"),
+        ("out/Qwen2.5-7B/checkpoint-500/hf", "qwen2.5-7b"),
+        ("Qwen/Qwen3.5-4B-Base", "qwen3.5-4b"),
     ],
 )
 def test_models_trained_further_have_the_shape_of_their_base(name: str, preset: str) -> None:
@@ -62,6 +68,7 @@ def test_a_longer_name_has_the_shape_of_the_model_in_it() -> None:
         ("TO_BE_FILLED", True),
         ("<MODEL>", True),
         ("llama-2-7b", False),
+        ("out/llama-2-7b/model", False),
         ("local/gemma-2b", False),
     ],
 )
@@ -143,3 +150,18 @@ def test_quantised_weights_are_said_to_be_costed_whole() -> None:
 )
 def test_folders_that_are_left_open_leave_the_name(path: str, left_open: bool) -> None:
     assert is_open(path) is left_open
+
+
+@pytest.mark.parametrize(
+    ("name", "encoder"),
+    [
+        ("distilroberta-base", True),
+        ("microsoft/graphcodebert-base", True),
+        ("xlm-roberta-large", True),
+        ("microsoft/deberta-v3-base", True),
+        ("allenai/longformer-base-4096", True),
+        ("Qwen/Qwen2.5-7B", False),
+    ],
+)
+def test_encoders_are_known_by_their_families(name: str, encoder: bool) -> None:
+    assert is_encoder(name) is encoder

@@ -62,6 +62,8 @@ def test_torchrun_says_how_many_run_a_configuration() -> None:
     [
         ("#SBATCH --nodes=1\n#SBATCH --gpus-per-node=h100:4\nCALL", 4),
         ("#SBATCH --nodes=2\n#SBATCH --gpus-per-node=4\nCALL", 512),
+        ("#SBATCH --nodes 1\n#SBATCH --gpus tesla:1\nCALL", 1),
+        ("#SBATCH --nodes=2\n#SBATCH --gpus=8\nCALL", 512),
         ("NNODES=2 NPROC_PER_NODE=8 CALL", 16),
         ("CALL", 512),
     ],

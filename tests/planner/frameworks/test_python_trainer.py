@@ -457,3 +457,121 @@ def test_a_script_shares_its_batch_among_the_processes_of_its_launcher(launcher:
     files = {"run.sh": f"{launcher} train.py\n", "train.py": f"import os\n{text}"}
     plan = read(files, parse_cluster("8x8xh100-sxm")).request
     assert plan["training"]["global_batch_size"] == 2 * 8 * plan["plan"]["micro_batch_size"]
+
+
+def test_what_a_filter_may_let_through_is_not_left_out() -> None:
+    text = (
+        "known = inspect.signature(SFTConfig.__init__).parameters\n"
+        "said = dict(per_device_train_batch_size=2, gradient_accumulation_steps=4, warmup=None)\n"
+        "said = {k: v for k, v in said.items() if k in known}\n"
+        "said = {k: v for k, v in said.items() if v}\n"
+        "SFTTrainer(model='gpt2', args=SFTConfig('x', max_length=64, **said))\n"
+    )
+    request = reading(IMPORTS + text).request
+    assert request["training"]["global_batch_size"] == 64
+    assert request["plan"]["micro_batch_size"] == 2
+
+
+def test_what_a_library_is_asked_to_know_is_set() -> None:
+    text = (
+        "said = dict(per_device_train_batch_size=2)\n"
+        "if 'max_length' in inspect.signature(SFTConfig).parameters:\n"
+        "    said['max_length'] = 77\n"
+        "def known(name):\n"
+        "    if name in {one.value for one in OptimizerNames}:\n"
+        "        return name\n"
+        "    return 'adamw_torch'\n"
+        "SFTTrainer(model='gpt2', args=SFTConfig('x', optim=known('paged_adamw_8bit'), **said))\n"
+    )
+    request = reading(IMPORTS + text).request
+    assert request["training"]["seq_length"] == 77
+    assert request["training"]["optimizer"] == "paged_adam_8bit"
+
+
+def test_pairs_of_what_is_not_known_are_not_known() -> None:
+    text = (
+        "said = {k: v for k, v in load(args).items()}\n"
+        "SFTTrainer(model='gpt2', args=SFTConfig('x', max_length=64, **said))\n"
+    )
+    assert "** of SFTConfig is said: known only at run time" in said(reading(IMPORTS + text))
+
+
+def test_adapters_of_a_function_that_is_not_here_are_adapters() -> None:
+    text = (
+        "from builders import build_peft\n"
+        "model = AutoModelForCausalLM.from_pretrained('gpt2')\n"
+        "model = get_peft_model(model, build_peft({}))\n"
+        "SFTTrainer(model=model, args=SFTConfig('x', max_length=64))\n"
+    )
+    told = IMPORTS + text.format("r=4, lora_alpha=8, target_modules=['q_proj']")
+    training = reading(told).request["training"]
+    assert (training["lora_rank"], training["lora_targets"]) == (4, ["q_proj"])
+    assert "lora_r" in why(IMPORTS + text.format("args"))
+
+
+def test_a_model_beside_the_trained_one_that_embeds_sentences_is_not_taken() -> None:
+    text = (
+        "def score(a, model_name='all-MiniLM-L6-v2'):\n    return SentenceTransformer(model_name)\n"
+        "parser = argparse.ArgumentParser()\nparser.add_argument('--folder', required=True)\n"
+        "model = AutoModelForCausalLM.from_pretrained(parser.parse_args().folder)\n"
+        "SFTTrainer(model=model, args=SFTConfig('x', max_length=64))\n"
+    )
+    assert "leaves out the model: add --model NAME" in why(IMPORTS + text)
+
+
+def test_arguments_that_set_nothing_beside_no_trainer_train_nothing() -> None:
+    text = "args = SFTConfig(output_dir='x', hub_model_id='a/b')\nrun(args, 'Qwen/Qwen2.5-7B')\n"
+    assert "it makes no arguments of a Trainer" in why(IMPORTS + text)
+
+
+def test_fields_that_are_set_by_unknown_names_are_said() -> None:
+    text = (
+        "class Config:\n    batch: int = 4\n\n"
+        "def load(path):\n    cfg = Config()\n    for key, value in fetch(path).items():\n"
+        "        if hasattr(cfg, key):\n            setattr(cfg, key, value)\n    return cfg\n\n"
+        "cfg = load('a')\nSFTTrainer(model='gpt2', args=SFTConfig('x', max_length=64,"
+        " per_device_train_batch_size=cfg.batch))\n"
+    )
+    assert "fields of Config have their defaults" in said(reading(IMPORTS + text))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "Path(__file__).resolve().parents[2] / 'models' / 'gemma-2-2b-it'",
+        "os.path.join(os.path.dirname(__file__), 'models', 'gemma-2-2b-it')",
+    ],
+)
+def test_a_folder_below_one_that_is_not_known_names_its_model(path: str) -> None:
+    text = f"SFTTrainer(model=str({path}), args=SFTConfig('x', max_length=64))\n"
+    assert reading(IMPORTS + text).request["model"]["name"] == "gemma-2-2b"
+
+
+def test_a_configuration_that_a_function_not_here_loads_is_read() -> None:
+    text = (
+        "from utils import load_config\nconfig = load_config('configs/train.yaml')\n"
+        "SFTTrainer(model='gpt2', args=SFTConfig('x', max_length=64, **config['training']))\n"
+    )
+    files = {"train.yaml": "training:\n  per_device_train_batch_size: 4\n  save_steps: 5\n"}
+    assert reading(IMPORTS + text, files=files).request["training"]["global_batch_size"] == 32
+
+
+def test_adapters_of_a_checkpoint_have_a_rank_that_is_said() -> None:
+    text = (
+        "model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained('gpt2'), 'a',"
+        " is_trainable=True)\nSFTTrainer(model=model, args=SFTConfig('x', max_length=64))\n"
+    )
+    assert "are in a checkpoint: a rank of 8" in said(reading(IMPORTS + text))
+
+
+@pytest.mark.parametrize(("length", "read_as"), [("512", 512), ("131072", 131072), ("100_000", 0)])
+def test_a_length_without_an_end_is_none(length: str, read_as: int) -> None:
+    text = (
+        f"tokenizer = AutoTokenizer.from_pretrained('gpt2')\ntokenizer.model_max_length = {length}"
+        "\nTrainer(model=AutoModelForCausalLM.from_pretrained('gpt2'),"
+        " args=TrainingArguments('x', per_device_train_batch_size=2))\n"
+    )
+    if read_as:
+        assert reading(IMPORTS + text).request["training"]["seq_length"] == read_as
+    else:
+        assert "leaves out the sequence length" in why(IMPORTS + text)

@@ -48,9 +48,29 @@ def test_a_stage_of_zero_is_named_and_one_process_is_the_default() -> None:
     assert (reading.plan.zero_stage, reading.plan.accelerators) == (2, 1)
 
 
-def test_generating_steps_are_refused_by_name() -> None:
-    with pytest.raises((Unreadable, RequestError), match="grpo also generates samples"):
-        read(CALL.replace("swift sft", "swift rlhf --rlhf_type grpo"))
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("gkd", "gkd also generates samples"),
+        ("ppo", "ppo also generates samples"),
+        ("simpo", "the loss of simpo cannot be planned"),
+        ("kto", "the loss of kto cannot be planned"),
+    ],
+)
+def test_other_losses_are_refused_by_name(kind: str, why: str) -> None:
+    with pytest.raises((Unreadable, RequestError), match=why):
+        read(CALL.replace("swift sft", f"swift rlhf --rlhf_type {kind}"))
+
+
+def test_of_grpo_the_training_is_read_with_the_longest_responses() -> None:
+    call = CALL.replace("swift sft", "swift rlhf --rlhf_type grpo --num_generations 8 --beta 0.1")
+    reading = read(f"{call} --reward_funcs accuracy --max_completion_length 1024")
+    assert (reading.training.loss, reading.training.seq_length) == ("next_token", 2048 + 1024)
+    assert "2048 + 1024" in str(reading.assumed)
+    assert read(call).training.seq_length == 2048 + 512
+
+
+def test_dpo_is_its_own_loss() -> None:
     assert read(CALL.replace("swift sft", "swift rlhf --rlhf_type dpo")).training.loss == "dpo"
 
 
@@ -75,6 +95,12 @@ def test_parts_that_are_added_and_trained_alone_are_no_full_tuning(option: str) 
 def test_a_launcher_before_it_starts_the_processes(start: str, dp: int) -> None:
     words = "--model Qwen/Qwen2.5-7B-Instruct --max_length 2048 --dataset d"
     assert read(f"{start} {words}").plan.dp == dp
+
+
+def test_adapters_beside_those_of_every_linear_layer_are_said() -> None:
+    reading = read(f"{CALL} --target_modules all-linear embed_tokens lm_head")
+    assert "adapters at embed_tokens, lm_head are not costed" in reading.assumed
+    assert len(reading.training.lora_targets) == 7
 
 
 def test_a_model_without_its_name_is_missing() -> None:

@@ -76,6 +76,8 @@ def test_any_launcher(launcher: str, accelerators: int) -> None:
         ("--use_lora False --lora_r 64", 0, ""),
         ("--peft_lora_rank 32 --use_peft", 32, ""),
         ("--full_finetune True --lora_r 64", 0, ""),
+        ("--r 32 --lora_alpha 64", 32, ""),
+        ("--sft_adapter_path out/sft", 8, ""),
     ],
 )
 def test_adapters_under_any_name(options: str, rank: int, frozen: str) -> None:
@@ -117,6 +119,7 @@ def test_keys_of_fsdp_in_a_file_of_their_own() -> None:
         ("", 7, "adapters are assumed at every linear layer"),
         ("--lora_target_modules q_proj,v_proj", 2, ""),
         ("--lora_target_modules c_attn", 1, ""),
+        ("--trainable q_proj,v_proj,o_proj", 3, ""),
         ("--lora_target_modules c_attn c_proj w1 w2", 5, ""),  # Qwen's first models
         ("--lora_target_modules q_proj W_pack", 1, "adapters at W_pack are not costed"),
         ("--lora_target_modules mine", 7, "adapters at mine are costed at every linear layer"),
@@ -137,6 +140,30 @@ def test_an_option_of_a_plan_that_is_not_read_is_said() -> None:
 def test_that_no_precision_is_stated_is_said() -> None:
     found = reading("torchrun train.py", MODEL, BATCH, "--model_max_length 4096").request
     assert "neither bf16 nor fp16 is on" in str(found["guessed"])
+
+
+@pytest.mark.parametrize(
+    ("options", "files", "says"),
+    [
+        ("--deepspeed a/ds.json", {"ds.json": '{"fp16": {"enabled": true}}'},
+         "DeepSpeed's ds.json"),
+        ("--deepspeed a/ds.json", {"ds.json": '{"fp16": {"enabled": "auto"}}'}, ""),
+        ("--compute_dtype torch.float16", {}, "compute_dtype"),
+        ("--compute_dtype float32", {}, ""),
+        ("--bf16 --compute_dtype float16", {}, ""),
+        ("", {"acc.yaml": "distributed_type: MULTI_GPU\nmixed_precision: fp16\n"},
+         "accelerate's configuration"),
+    ],
+)  # fmt: skip
+def test_a_half_precision_beside_the_switches(
+    options: str, files: dict[str, str], says: str
+) -> None:
+    start = "accelerate launch --num_processes 8 --config_file acc.yaml"
+    start = start if "acc.yaml" in files else "torchrun --nproc_per_node 8"
+    run = f"{start} train.py {MODEL} {BATCH} --model_max_length 4096 {options}\n"
+    found = read({"run.sh": run, **files}, parse_cluster("1x8xh100-sxm"))
+    assert found.request["training"].get("precision", "bf16") == ("fp16" if says else "bf16")
+    assert (f"fp16 by {says}" in str(found.assumed)) is bool(says)
 
 
 def test_that_the_processes_of_a_node_come_from_the_cluster_is_said() -> None:
@@ -453,3 +480,100 @@ def test_options_of_accelerate_overrule_its_configuration_beside_a_trainers_yaml
     }
     plan = read(files, parse_cluster("8x8xh100-sxm")).request["plan"]
     assert (plan["dp"], plan["zero_stage"]) == (4, 3)
+
+
+def test_an_option_may_be_abbreviated() -> None:
+    short = "--per_device_train_batch 2 --gradient_accumulation 16"
+    found = reading("torchrun --nproc_per_node 4 train.py", MODEL, short, LENGTH).request
+    assert found["training"]["global_batch_size"] == 128
+
+
+OWN_LOOP = """
+import deepspeed
+parser.add_argument("--per_device_train_batch_size", type=int, default=16, help="of a device")
+parser.add_argument("--max_seq_len", type=int, default=512)
+parser.add_argument("--model_name_or_path", type=str, required=True)
+for batch in loader:
+    model.backward(model(**batch).loss)
+"""
+CONFIG = """
+def get_train_ds_config(stage):
+    return {
+        "train_micro_batch_size_per_gpu": 4,
+        "fp16": {
+            "enabled": True,
+            "loss_scale_window": 100,
+        },
+    }
+"""
+
+
+def test_a_program_of_its_own_loop_has_its_own_defaults() -> None:
+    files = {
+        "run.sh": f"deepspeed --num_gpus 2 main.py {MODEL} --zero_stage 2\n",
+        "main.py": OWN_LOOP,
+        "ds_utils.py": CONFIG,
+    }
+    found = read(files, parse_cluster("1x8xh100-sxm"))
+    training = found.request["training"]
+    assert (training["global_batch_size"], training["seq_length"]) == (32, 512)
+    assert training["precision"] == "fp16"
+    assert "defaults of main.py: per_device_train_batch_size 16" in str(found.assumed)
+    given = {**files, "run.sh": files["run.sh"].replace("--zero", "--max_seq_len 1024 --zero")}
+    again = read(given, parse_cluster("1x8xh100-sxm")).request["training"]
+    assert again["seq_length"] == 1024
+    both = {**files, "other.py": CONFIG.replace("fp16", "bf16")}
+    assert "neither bf16 nor fp16 is on" in str(read(both, parse_cluster("1x8xh100-sxm")).assumed)
+
+
+def test_a_program_that_trains_another_head_is_not_read_by_its_options() -> None:
+    program = (
+        "from transformers import AutoModelForSequenceClassification as A, TrainingArguments\n"
+        "Trainer(model=A.from_pretrained('gpt2'), args=TrainingArguments('x'))\n"
+    )
+    script = f"torchrun --nproc_per_node 2 classify.py {MODEL} {BATCH} {LENGTH}\n"
+    with pytest.raises(RequestError, match="is no decoder of the next token"):
+        read({"run.sh": script, "classify.py": program}, parse_cluster("1x8xh100-sxm"))
+
+
+def test_a_program_that_is_not_followed_is_said() -> None:
+    script = f"torchrun --nproc_per_node 2 sft.py {MODEL} {BATCH} {LENGTH}\n"
+    program = "from trl import SFTConfig\n"
+    found = read({"run.sh": script, "sft.py": program}, parse_cluster("1x8xh100-sxm"))
+    assert "sft.py is not followed, only its options are read" in str(found.assumed)
+
+
+def test_variables_in_the_names_of_a_run_are_not_asked_for() -> None:
+    text = "model_name_or_path: Qwen/Qwen2.5-7B\nnum_generations: 8\nmax_prompt_length: 512\n"
+    text += "max_completion_length: 1024\nper_device_train_batch_size: 8\n"
+    found = read(
+        {"a.yaml": text + "output_dir: out/run${VERSION}\n"}, parse_cluster("1x8xh100-sxm")
+    )
+    assert found.request["training"]["seq_length"] == 1536
+
+
+def test_keys_without_a_launcher_run_on_the_cluster() -> None:
+    text = "model_name_or_path: Qwen/Qwen2.5-7B\nper_device_train_batch_size: 8\nmax_length: 64\n"
+    found = read({"a.yaml": text}, parse_cluster("1x8xh100-sxm"))
+    assert found.request["plan"]["dp"] == 8
+    assert "no launcher among the files: 8 ranks" in str(found.assumed)
+
+
+@pytest.mark.parametrize("words", ["recipes/sft.yaml", "--config recipes/sft.yaml"])
+def test_a_configuration_that_is_not_here_is_asked_for(words: str) -> None:
+    program = (
+        "from trl import SFTConfig, SFTTrainer, TrlParser, ModelConfig\n"
+        "args, model = TrlParser((SFTConfig, ModelConfig)).parse_args_and_config()\n"
+        "SFTTrainer(model=model.model_name_or_path, args=args).train()\n"
+    )
+    files = {"run.sh": f"accelerate launch sft.py {words}\n", "sft.py": program}
+    text = "recipes/sft.yaml, its configuration, is not among the files"
+    with pytest.raises(RequestError, match=text):
+        read(files, parse_cluster("1x8xh100-sxm"))
+
+
+@pytest.mark.parametrize("name", ["base_model_name", "hf_model_id", "pretrained_model_path"])
+def test_a_models_option_has_many_names(name: str) -> None:
+    model = f"--{name} meta-llama/Llama-2-7b-hf"
+    found = reading("torchrun train.py", model, BATCH, LENGTH).request
+    assert found["model"]["num_layers"] == 32

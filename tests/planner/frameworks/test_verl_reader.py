@@ -246,3 +246,13 @@ def test_a_yaml_is_read_alone_and_under_the_call_that_names_it() -> None:
         said({"run.sh": f"{call[:-1]} +trainer.val_only=true\n", "grpo.yaml": YAML}, cluster)
     with pytest.raises(RequestError, match=r"options may be in grpo\.yaml, which is not among the"):
         said({"run.sh": call.partition(" actor")[0]}, cluster)
+
+
+def test_nodes_that_the_environment_decides_are_those_of_the_cluster() -> None:
+    text = FSDP.replace("trainer.nnodes=2", "trainer.nnodes=${WORLD_SIZE}")
+    found = said({"run.sh": text}, parse_cluster("4x8xh100-sxm"))
+    assert found.nodes == 4
+    assert (found.request["plan"]["cp"], found.request["plan"]["dp"]) == (2, 16)
+    assert "trainer.nnodes is ${WORLD_SIZE}, which the files do not say: by the cluster" in str(
+        found.assumed
+    )

@@ -65,3 +65,14 @@ def test_a_configuration_that_the_script_writes_and_its_call_overrides() -> None
 def test_what_stands_in_the_way(words: str, says: str) -> None:
     with pytest.raises(RequestError, match=says):
         reading(words)
+
+
+def test_a_release_whose_defaults_have_a_micro_batch_of_each_rank_reads_that() -> None:
+    defaults = "data:\n  micro_batch_size: null\n  micro_batch_size_per_gpu: 4\n"
+    script = (
+        "torchrun --nnodes=1 --nproc_per_node=4 -m verl.trainer.fsdp_sft_trainer "
+        f"{MODEL} data.micro_batch_size=8\n"
+    )
+    found = read({"run.sh": script, "sft_trainer.yaml": defaults}, parse_cluster("1x8xh100-sxm"))
+    assert found.request["plan"]["micro_batch_size"] == 4
+    assert "data.micro_batch_size is not looked at" in str(found.assumed)
