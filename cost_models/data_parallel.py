@@ -53,6 +53,13 @@ def unsharded_bucket_parameters(runtime: Traits, training: TrainingSpec, bucket:
     return where(ddp > 0, ddp / weight_bytes, bucket)
 
 
+def reduced_bucket_parameters(runtime: Traits, training: TrainingSpec, plans: Plans) -> Array:
+    """Parameters of a bucket of each plan's gradients."""
+    bucket = bucket_parameters(plans.dp * plans.cp)
+    whole = unsharded_bucket_parameters(runtime, training, bucket)
+    return where(plans.zero_stage >= 1, bucket, whole)
+
+
 @dataclass(frozen=True)
 class StoredParameters:
     """Parameters of one building block per rank: replicated over dp x cp, and routed experts."""

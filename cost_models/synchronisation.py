@@ -10,12 +10,7 @@ from numpy.typing import NDArray
 from cost_models.arrays import any_of, max_of, maximum, minimum, sum_of, where
 from cost_models.blocks.head import Head
 from cost_models.blocks.records import Split
-from cost_models.data_parallel import (
-    DataParallelSeconds,
-    Rates,
-    bucket_parameters,
-    unsharded_bucket_parameters,
-)
+from cost_models.data_parallel import DataParallelSeconds, Rates, reduced_bucket_parameters
 from cost_models.encoders import before_layers
 from cost_models.keyed_plans import CostContext, KeyedPlans
 from cost_models.matrix_optimizers import MatrixOptimizer
@@ -191,9 +186,7 @@ def step_seconds(
     bandwidth = s.nodes.accelerator.memory_bytes_per_s * OPTIMIZER_BANDWIDTH_FRACTION
     step_bytes = optimizer_step_bytes(training, g.runtime)
     quantised_s = quantised_step_s(training, s.profile.gemm["bf16"].multiprocessors)
-    bucket = bucket_parameters(plans.dp * plans.cp)
-    whole = unsharded_bucket_parameters(g.runtime, training, bucket)
-    bucket = where(sharded, bucket, whole)
+    bucket = reduced_bucket_parameters(g.runtime, training, plans)
     measured = s.profile.measured
     collectives = StepCollectives(s, g, dp)
     matrices = MatrixOptimizer(s, g) if OPTIMIZERS[training.optimizer].by_matrix else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 from planner.frameworks.accelerate import tuning
@@ -55,16 +54,12 @@ def half_beside(
 
     In DeepSpeed's JSON, then in accelerate's configuration, then by a name of a program's own.
     """
-    stated = tree.get("deepspeed")
-    json_name = values.name_in("deepspeed") or str(beside.text("deepspeed_config_file") or "")
-    last = json_name.rsplit("/", 1)[-1]
+    path = values.name_in("deepspeed") or str(beside.text("deepspeed_config_file") or "")
+    last = path.rsplit("/", 1)[-1]
     at_hand = next((one for one in files if last and one.rsplit("/", 1)[-1] == last), None)
-    if at_hand is not None:
-        with suppress(RequestError):
-            stated = parse_json(files[at_hand])
-    for half in ("fp16", "bf16") if isinstance(stated, dict) else ():
-        section = stated.get(half)
-        if isinstance(section, dict) and section.get("enabled") is True:
+    stated = tree.get("deepspeed") if at_hand is None else json_value(files[at_hand], at_hand)
+    for half in ("fp16", "bf16"):
+        if _is_enabled(stated, half):
             return half, f"DeepSpeed's {last or 'configuration'}"
     if (mixed := beside.text("mixed_precision")) in ("fp16", "bf16"):
         return str(mixed), "accelerate's configuration"
@@ -72,6 +67,11 @@ def half_beside(
         if half := _ALIKE.get((values.text(key) or "").removeprefix("torch.").lower(), ""):
             return half, key
     return "", ""
+
+
+def _is_enabled(stated: Any, half: str) -> bool:
+    section = stated.get(half) if isinstance(stated, dict) else None
+    return isinstance(section, dict) and section.get("enabled") is True
 
 
 def _by_deepspeed(name: str, files: Mapping[str, str], half: str, assumed: list[str]) -> Engine:
