@@ -387,6 +387,8 @@ def _problem(request: PlanRequest, model: CostModel, recipe: Recipe, plan: Paral
     said = f"{chance(memory.chance_of_running_out)} risk of running out of memory"
     if memory.peak_bytes > memory.capacity_bytes:
         said = overflow(memory)
+    if forced := [change for change in _forced(recipe, plan) if not change.startswith("dp")]:
+        said = f"with {listed(forced)} to divide the ranks here, {said}"
     if types := _in_its_types(request, recipe, plan):
         return f"{said}; {types}"
     rows = [row for update in _REMEDIES if (row := _remedied(request, plan, update)) is not None]

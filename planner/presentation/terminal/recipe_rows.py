@@ -16,6 +16,9 @@ from planner.presentation.terminal.text_wrap import prose
 # Fields as plans are written on a screen.
 _SHORT = {"zero_stage": "zero", "micro_batch_size": "mbs", "stage_layers": "layers"}
 
+# Told although they may take no time of their own.
+_DECIDE_MEMORY = ("offload_activations", "offload_optimizer")
+
 
 def recipe_rows(found: PublishedRecipe, best: PlanReport) -> Iterator[RenderableType]:
     """The recipe as it would run here, by what it has otherwise than the best plan."""
@@ -28,9 +31,9 @@ def recipe_rows(found: PublishedRecipe, best: PlanReport) -> Iterator[Renderable
         return
     free = free_words(found.plan.memory, best.memory)
     words = [
-        f"{_SHORT.get(one.field, one.field.replace('_', ' '))} {one.theirs}"
+        f"{_SHORT.get(one.field, one.field.replace('_', ' '))} {one.theirs}".removesuffix(" true")
         for one in found.changes
-        if one.saves is None or abs(one.saves) >= TIE
+        if one.saves is None or abs(one.saves) >= TIE or one.field in _DECIDE_MEMORY
     ]
     head = f"{whose}, {_slower(found.slower_by or 0.0)}, {free}"
     yield prose(f"{head}: {' · '.join(words) or 'the same plan'}", 0, 2)

@@ -125,6 +125,15 @@ def test_what_does_not_divide_says_what_it_takes() -> None:
     assert found.problem == f"tp 4 x cp 2 x pp 4 {text}"
 
 
+def test_what_needs_other_degrees_here_says_them() -> None:
+    """EP 64 does not divide racks of 72; with EP 8 a rank has eight times as many experts."""
+    question = asked("deepseek-v3", "4x72xgb200", 4096, 4608, precision="fp8")
+    found = beside(question, tp=2, sequence_parallel=True, pp=3, dp=48, ep=32)
+    assert found is not None
+    assert found.problem is not None
+    assert found.problem.startswith("with ep 64 -> 8 to divide the ranks here, stage 1 needs ")
+
+
 def test_what_does_not_fit_says_in_which_types_it_does() -> None:
     """The recipe of 405B keeps gradients in bf16; the default of a request is fp32."""
     question = ("llama-3.1-405b", "128x8xh100-sxm", 8192, 2048)

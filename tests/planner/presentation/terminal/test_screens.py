@@ -369,6 +369,7 @@ def test_what_others_do_is_told_field_by_field(width: int) -> None:
         RecipeChange(field="micro_batch_size", theirs="1", ours="2", saves=-0.03),
         RecipeChange(field="pp", theirs="4", ours="8", saves=None),
         RecipeChange(field="offload_activations", theirs="true", ours="false", saves=0.0),
+        RecipeChange(field="overlap_p2p", theirs="true", ours="false", saves=0.0),
     )
     recipe = PublishedRecipe(
         recipe=RECIPE, same_model=True, forced=("dp 16 -> 4",), plan=other, slower_by=0.0312,
@@ -378,7 +379,8 @@ def test_what_others_do_is_told_field_by_field(width: int) -> None:
     text = drawn(lambda console: screens.plan_screen(answer, ASKED, console), width)
     told = " ".join(text.split())
     assert "Published recipe (Megatron-Bridge, 64 H100 SXM5 80GB), 3.1 % slower, " in told
-    assert " free: vpp 5 · mbs 1 · pp 4 " in told
+    assert " free: vpp 5 · mbs 1 · pp 4 · offload activations " in told
+    assert "overlap" not in told
 
     fails = PublishedRecipe(recipe=RECIPE, same_model=False, problem="stage 0 needs 90.0 GiB")
     answer = answer.model_copy(update={"recipe": fails})
