@@ -24,8 +24,9 @@ from planner.documents.problems import Problem
 from planner.documents.request import PlanRequest
 from planner.evidence.uncertainty.memory_risk import Room
 from planner.evidence.uncertainty.site_storage import room_of
-from planner.frameworks.base import ATTENTION_CODE, SCALING_CODE, Framework
+from planner.frameworks.base import Framework
 from planner.frameworks.read_results import Reading, Setting
+from planner.frameworks.restrictions import ATTENTION_CODE, SCALING_CODE
 from planner.inputs.requests.consistency import contradictions
 from planner.search.exhaustive import cost_model
 from planner.search.outcome import Priced
