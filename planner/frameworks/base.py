@@ -16,15 +16,14 @@ import numpy as np
 
 from cost_models.fields import Spec
 from cost_models.package_files import table
-from cost_models.plans import AttentionKernel, ParallelPlan, Plans, RuntimeName, is_one_of
+from cost_models.plans import AttentionKernel, ParallelPlan, Plans, RuntimeName
 from cost_models.spec import ModelSpec
 from cost_models.spec.training import Loss
 from planner.constraints import RULES, BoolArray, Context, Level, Rule, violations
 from planner.documents.answer import Reason
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest, Value
-from planner.frameworks import restrictions
-from planner.frameworks.devices import other_stack
+from planner.frameworks import devices, restrictions
 from planner.frameworks.model_parts import unsaid
 from planner.frameworks.read_results import Reading
 
@@ -259,12 +258,12 @@ class Framework:
         )
         dynamic = self.fields["dynamic_cp"].supported
         rules = (
-            _starts_on_accelerators(self.starts_on),
+            devices.starts_on(self.starts_on),
             _expresses_model(self),
             *partial_training,
             ASSIGNED_LENGTHS if dynamic else ONE_LENGTH,
             _trains_on(self.losses),
-            _attends_by(self.before_ampere),
+            restrictions.attends_by(self.before_ampere),
             *(() if self.steps_in_backward else (AFTER_BACKWARD,)),
             *restrictions.rules(self.fields),
             *self.rules,
@@ -292,8 +291,6 @@ class Framework:
         return self.render(request, plan)
 
 
-# Of rules on the attention kernels of an accelerator, and on what fp16 needs of gradients.
-ATTENTION_CODE, SCALING_CODE = "attention_kernel", "gradient_scaling"
 Legal = Callable[[Context, Plans], object]
 Explain = str | Callable[[Context, ParallelPlan], str]
 
@@ -345,18 +342,6 @@ def unsupported(legal: Legal, explain: Explain, level: Level = "plan") -> Rule:
     return rule("framework_unsupported", legal, explain, level)
 
 
-@cache
-def _starts_on_accelerators(vendors: tuple[str, ...]) -> Rule:
-    """The accelerators are CUDA or ROCm devices, or come from one of these vendors."""
-    return unsupported(
-        lambda c, p: not other_stack(c.cluster, vendors),
-        lambda c, p: (
-            f"its launch files are for CUDA and ROCm devices: {other_stack(c.cluster, vendors)}"
-        ),
-        "degrees",
-    )
-
-
 _ONE_LENGTH = (
     "its launch files read mock data of one length: leave sample_lengths out to get the same flags "
     "for your own data"
@@ -380,27 +365,6 @@ def _trains_on(losses: tuple[Loss, ...]) -> Rule:
             + ", or your own loss"
         ),
         "degrees",
-    )
-
-
-@cache
-def _attends_by(kernels: tuple[AttentionKernel, ...]) -> Rule:
-    """On accelerators without FlashAttention 2, attention runs by one of these kernels."""
-
-    def older(c: Context) -> list[str]:
-        found = (group.accelerator for group in c.cluster.groups)
-        return sorted({one.name for one in found if one.before_ampere})
-
-    return rule(
-        ATTENTION_CODE,
-        lambda c, p: (
-            not older(c) or is_one_of(p.attention_kernel, "attention_kernel", *kernels) > 0
-        ),
-        lambda c, p: (
-            "FlashAttention 2 and later, and cuDNN's, need compute capability 8.0 (Ampere), which "
-            f"{' and '.join(older(c))} does not have: attention_kernel is {' or '.join(kernels)}, "
-            f"not {p.attention_kernel}"
-        ),
     )
 
 

@@ -6,8 +6,13 @@ Ascend is not listed: MindSpeed's own rules cover it.  A device without a vendor
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import cache
 
+import numpy as np
+
+from cost_models.plans import ParallelPlan
 from cost_models.spec import ClusterSpec
+from planner.constraints import Context, Rule
 from planner.documents.request import Value
 
 # Vendor -> the software that trains on its accelerators.
@@ -48,3 +53,19 @@ def preferred(cluster: ClusterSpec) -> str:
 def usual(cluster: ClusterSpec) -> dict[str, tuple[Value, ...]]:
     """Default values of plan fields on a cluster if no framework is named."""
     return USUAL.get(cluster.groups[0].accelerator.vendor, {})
+
+
+@cache
+def starts_on(vendors: tuple[str, ...]) -> Rule:
+    """The accelerators are CUDA or ROCm devices, or come from one of these vendors."""
+
+    def explain(c: Context, p: ParallelPlan) -> str:
+        needed = other_stack(c.cluster, vendors)
+        return f"its launch files are for CUDA and ROCm devices: {needed}"
+
+    return Rule(
+        "framework_unsupported",
+        lambda c, p: np.asarray(not other_stack(c.cluster, vendors)),
+        explain,
+        "degrees",
+    )

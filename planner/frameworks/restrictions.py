@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import reduce
+from functools import cache, reduce
 from operator import and_, or_
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.plans import RECOMPUTE_MODULES, ParallelPlan, Plans, encoded
+from cost_models.plans import (
+    RECOMPUTE_MODULES,
+    AttentionKernel,
+    ParallelPlan,
+    Plans,
+    encoded,
+    is_one_of,
+)
+from cost_models.spec import ClusterSpec
 from planner.constraints import BoolArray, Context, Level, Rule
 from planner.documents.formats import value_words
 from planner.documents.request import OPENED, Value
@@ -18,6 +26,8 @@ from planner.frameworks.read_results import has_effect
 if TYPE_CHECKING:
     from planner.frameworks.base import Field
 
+# Of rules on the attention kernels of an accelerator, and on what fp16 needs of gradients.
+ATTENTION_CODE, SCALING_CODE = "attention_kernel", "gradient_scaling"
 # Field -> the reason code of its refusals; others are unsupported by the framework.
 _CODES = {
     **dict.fromkeys(("cp", "cp_kind"), "cp_seq"),
@@ -112,3 +122,27 @@ def _number(name: str, value: Value) -> int:
     if isinstance(value, tuple):  # of the fields by stage only the empty one
         return sum(1 << RECOMPUTE_MODULES.index(module) for module in value)
     return encoded(name, value)
+
+
+@cache
+def attends_by(kernels: tuple[AttentionKernel, ...]) -> Rule:
+    """On accelerators without FlashAttention 2, attention runs by one of these kernels."""
+
+    def legal(c: Context, p: Plans) -> BoolArray:
+        able = is_one_of(p.attention_kernel, "attention_kernel", *kernels) > 0
+        return np.asarray(able | (not _before_ampere(c.cluster)))
+
+    def explain(c: Context, p: ParallelPlan) -> str:
+        return (
+            "FlashAttention 2 and later, and cuDNN's, need compute capability 8.0 (Ampere), which "
+            f"{' and '.join(_before_ampere(c.cluster))} does not have: attention_kernel is "
+            f"{' or '.join(kernels)}, not {p.attention_kernel}"
+        )
+
+    return Rule(ATTENTION_CODE, legal, explain)
+
+
+def _before_ampere(cluster: ClusterSpec) -> list[str]:
+    """The names of the cluster's accelerators that are older than Ampere."""
+    found = (group.accelerator for group in cluster.groups)
+    return sorted({one.name for one in found if one.before_ampere})

@@ -58,10 +58,15 @@ def numerics(config: Config, fields: Mapping[str, Any]) -> Keys:
         found["norm_epsilon"] = None
     found["rope_scaling"] = _scaling(full)
     found["activation"] = _activation(config, bool(fields.get("gated_mlp")))
-    if implied := IMPLIED.get(config.family):
-        found |= implied
-        found["gate_limit"] = _first(_number(config, GATE_LIMIT), implied["gate_limit"])
+    found |= _implied(config)
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _implied(config: Config) -> Keys:
+    """The fields that the code of the family decides."""
+    implied = IMPLIED.get(config.family, {})
+    stated = _number(config, GATE_LIMIT) if implied else None
+    return implied | ({} if stated is None else {"gate_limit": stated})
 
 
 def _first(*values: float | None) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from planner.answers.lint import faults, slow_splits, slow_work
+from planner.answers.lint import faults, slow_splits, slow_work, start_values
 from planner.answers.lint.findings import Finding
 from planner.answers.lint.linted_launch import LintedLaunch
 
@@ -15,6 +15,8 @@ CHECKS: tuple[Check, ...] = (
     faults.broken_rules,
     faults.excused_rules,
     faults.precision,
+    start_values.learning_rates,
+    start_values.deepspeed_values,
     faults.unknown_keys,
     faults.ignored_options,
     faults.environment,

@@ -24,8 +24,9 @@ from planner.documents.problems import Problem
 from planner.documents.request import PlanRequest
 from planner.evidence.uncertainty.memory_risk import Room
 from planner.evidence.uncertainty.site_storage import room_of
-from planner.frameworks.base import ATTENTION_CODE, SCALING_CODE, Framework
+from planner.frameworks.base import Framework
 from planner.frameworks.read_results import Reading, Setting
+from planner.frameworks.restrictions import ATTENTION_CODE, SCALING_CODE
 from planner.inputs.requests.consistency import contradictions
 from planner.search.exhaustive import cost_model
 from planner.search.outcome import Priced
@@ -179,14 +180,16 @@ class LintedLaunch:
 
         None if there is none, or the script's own plan cannot run.  base: further changes that all
         of them share.  fitting: False also accepts plans that do not fit.  A neighbour may not
-        break a rule that the script's plan keeps.
+        break a rule that the script's plan keeps, also where the framework's files are not written
+        here for such scripts: advice has to be one that can be followed.
         """
-        own = {rule for rule, _ in self.broken}
+        rules = (*RULES, *self.framework.rules)
+        own = self._breaks(self.plan, rules)
         found = []
         changes = changes if self.own is not None else ()
         for change in changes:
             plan = changed(self.plan, {**(base or {}), **change})
-            if plan is not None and not (self._breaks(plan) - own):
+            if plan is not None and not (self._breaks(plan, rules) - own):
                 found.append((dict(change), plan))
         if not found:
             return None
@@ -210,9 +213,9 @@ class LintedLaunch:
         own = Priced(self.own.plan, self.own.time_parts_s)
         return compared_prices(self.request, neighbour.priced, own).chance >= LIKELY
 
-    def _breaks(self, plan: ParallelPlan) -> set[Rule]:
+    def _breaks(self, plan: ParallelPlan, rules: Iterable[Rule]) -> set[Rule]:
         row = Plans.from_rows([plan])
-        return {rule for rule in self.rules if not np.all(rule.legal(self.context, row))}
+        return {rule for rule in rules if not np.all(rule.legal(self.context, row))}
 
     def place(self, *names: str) -> Place:
         """The place of the first of these that the script states: plan fields, or options."""
@@ -232,7 +235,7 @@ class LintedLaunch:
 
     def accepts(self, plan: ParallelPlan) -> bool:
         """Whether a plan breaks no rule."""
-        return not self._breaks(plan)
+        return not self._breaks(plan, self.rules)
 
     def culprit(self, rule: Rule) -> Place:
         """The option that breaks a rule: that of the field whose default would keep the rule."""

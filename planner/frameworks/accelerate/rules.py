@@ -18,7 +18,8 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules
 from planner.frameworks.accelerate.settings import ATTENTION, FOREACH, OPTIMIZERS
-from planner.frameworks.base import ATTENTION_CODE, rule, unsupported
+from planner.frameworks.base import rule, unsupported
+from planner.frameworks.restrictions import ATTENTION_CODE
 from planner.huggingface.export.exporter import config_of, nearest_family
 
 _FULL = code("recompute", "full")
@@ -161,8 +162,8 @@ def _grouped(c: Context) -> bool:
     """Whether torch has no fused kernel for the heads on the accelerators.
 
     Transformers leaves keys and values of several heads each to torch (sdpa_attention.py,
-    use_gqa_in_sdpa), of whose kernels the one that runs before Ampere does not take such heads
-    (sdp_utils.cpp, can_use_mem_efficient_attention, of torch up to 2.11): it computes in steps.
+    use_gqa_in_sdpa), of whose kernels only flash and the one in steps take such heads (torch 2.13,
+    scaled_dot_product_attention on enable_gqa).
     """
     older = any(group.accelerator.before_ampere for group in c.cluster.groups)
     return older and c.model.num_query_groups != c.model.num_attention_heads

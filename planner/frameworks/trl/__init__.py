@@ -11,7 +11,8 @@ from planner.frameworks.accelerate.rules import KEPT_IN_FP32, kept
 from planner.frameworks.accelerate.settings import ATTENTION
 from planner.frameworks.accelerate.trainer_keys import kept_in
 from planner.frameworks.accelerate.tuning import NARROWED_ADAPTERS
-from planner.frameworks.base import SCALING_CODE, rule, says, unsupported
+from planner.frameworks.base import rule, says, unsupported
+from planner.frameworks.restrictions import SCALING_CODE
 from planner.frameworks.yaml_files import Row
 
 VERSIONS = "1.10 (main of July 2026, f2cd577) to 1.16, transformers 5, accelerate 1.15"

@@ -13,6 +13,7 @@ from planner import frameworks
 from planner.answers.lint.lint import read
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
+from planner.inputs.requests.parser import parse_cluster
 from tests.fixtures.frameworks.accelerate import (
     MISTRAL,
     RUNS,
@@ -25,6 +26,13 @@ ACCELERATE = frameworks.get("accelerate")
 
 def runs(model: str | ModelSpec = "llama", shape: tuple[int, int] = (2, 8), **plan: Any) -> Any:
     return launch(model, shape, **{**RUNS, **plan})
+
+
+def on_volta(case: Any) -> Any:
+    """The same on cards without FlashAttention 2."""
+    request, plan = case
+    cluster = parse_cluster("2x8xv100-sxm2-32gb")
+    return request.model_copy(update={"cluster": cluster}), plan
 
 
 SHARED_RULES = unreached(frameworks.get("megatron"), [])
@@ -88,6 +96,7 @@ REFUSED: list[tuple[str, str, Any]] = [
     ("offload", "offloaded, or of none", runs(offload_activations=True, offload_num_layers=3)),
     ("framework_unsupported", "not flash1", runs(attention_kernel="flash1")),
     ("framework_unsupported", "sinks", runs("gpt-oss")),
+    ("attention_kernel", "32 heads with 8", on_volta(runs(preset("llama-3.1-8b")))),
     ("framework_unsupported", "fp32 copy", runs(cross_entropy="fused")),
     ("framework_unsupported", "reduced during", runs(overlap_grad_reduce=False)),
     ("framework_unsupported", "prefetches weights", runs(overlap_param_gather=False)),

@@ -77,7 +77,7 @@ def test_adapters_too(name: str) -> None:
 
 @pytest.mark.slow
 def test_torch_computes_grouped_heads_in_steps() -> None:
-    """Its only kernel there takes as many keys as queries (up to torch 2.11)."""
+    """Its only kernel there takes as many keys as queries (torch 2.13)."""
     kernel, text = files(asked("accelerate", "llama-3.1-8b"))
     assert kernel == "unfused"
     assert "--attn_implementation eager" in text

@@ -16,7 +16,7 @@ from planner.questions.examples import examples
 from tests.fixtures.commands import Planner
 
 NAMES = ("t4", "rtx-4090", "h100-sxm-80gb")
-ASKED = {"model": "llama-3.1-8b", "cards": {"names": NAMES, "seq_length": 4096}}
+ASKED = {"model": "llama-3.1-8b", "cards": {"names": NAMES, "seq_length": 2048}}
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def answer() -> CardsAnswer:
 
 
 def test_a_card_does_here_what_it_does_alone(answer: CardsAnswer) -> None:
-    part = {"methods": ["qlora"], "lengths": [4096]}
+    part = {"methods": ["qlora"], "lengths": [2048]}
     alone = fit(parse_fit({"model": "llama-3.1-8b", "cluster": "1x1xrtx-4090", "fit": part}))
     (row,) = (one for one in answer.rows if one.accelerator == "rtx-4090")
     cell, own = row.cells["qlora"], alone.rows[0].cells[0]

@@ -57,6 +57,16 @@ PLANTED: dict[str, tuple[str | dict[str, object], set[tuple[str, int]]]] = {
     "ds_zero3": ("2x8xh100-sxm", {("unknown_option", 20)}),
     "ds_zero3_pipeline": ("4x8xh100-sxm", {("zero_stage", 4)}),
     "ds_ulysses": ("2x8xh100-sxm", {("batch_identity", 2), ("unknown_key", 9)}),
+    "rates": ("1x8xa100-sxm", {("learning_rate_schedule", 20), ("learning_rate_schedule", 22)}),
+    "trainer": (
+        "1x8xh100-sxm",
+        {
+            ("deepspeed_values", 2),
+            ("deepspeed_values", 3),
+            ("deepspeed_values", 8),
+            ("deepspeed_values", 12),
+        },
+    ),
     # What does not fit.
     "out_of_memory": ("2x8xh100-sxm", {("memory", 17)}),
     # What is slow, or not what was meant.
@@ -115,6 +125,7 @@ def test_finds_what_was_planted_and_invents_nothing(name: str) -> None:
 WITHOUT_GAINS = {
     "deepseek_lite", "qwen_7b", "branches", "uneven_layers", "virtual_stages", "scheduler",
     "mixtral_8x7b", "ds_zero3_pipeline", "ds_ulysses", "out_of_memory", "llama3_70b",
+    "rates", "trainer",
     "gpt_345m",  # its kernels are so short that no gain is sure
 }  # fmt: skip
 

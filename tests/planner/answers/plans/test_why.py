@@ -92,6 +92,11 @@ CASES: list[tuple[str, PlanRequest, dict[str, Any], tuple[str, ...]]] = [
      {"pp": 2, "dp": 8}, ("one micro-batch", "pp 2")),
     ("fp8_shape", alone(seq=4100, training={"precision": "fp8"}), {"dp": 16},
      ("multiples of 8", "4100 tokens")),
+    ("attention_kernel", alone(cluster="1x8xv100-sxm2-32gb", training={"precision": "fp16"}),
+     {"dp": 8}, ("V100 SXM2 32GB", "unfused")),
+    ("gradient_scaling", ask(framework="trl", cluster="1x8xa100-sxm", training={
+        "precision": "fp16", "lora_rank": 8, "frozen_dtype": "nf4",
+        "gradient_reduce_dtype": "fp32"}), {"dp": 8}, ("in bf16",)),
     ("framework_unsupported", ask(framework="megatron"), {"pp": 4, "dp": 4, "schedule": "gpipe"},
      ()),
     ("adapters", alone(training={"lora_rank": 8, "lora_targets": ("q_a_proj",)}), {"dp": 16},
@@ -112,8 +117,8 @@ def test_every_reason_is_reached() -> None:
 def check_change(request: PlanRequest, plan: ParallelPlan, answer: WhyAnswer) -> None:
     change = answer.smallest_change
     if change is None:
-        # Only where the whole space of the request holds nothing.
-        assert not search(request, top_k=1).best
+        # Only where the whole space of the request holds nothing that its framework runs.
+        assert not search(*prepared(request), top_k=1).best
         return
     applied = plan.model_copy(update={n: getattr(change.plan, n) for n in change.set})
     assert applied == change.plan
