@@ -128,6 +128,8 @@ def _with_place(problem: Problem, option: str, text: str, document: bool) -> str
         text = text.replace("is required", "are required")
     if not option and not document and problem.pointer == "/plan":
         return text  # of several options
+    if not problem.pointer and problem.code == "nothing_fits":
+        return text  # of the whole request
     return f"{option or problem.pointer or '/'}: {text}"
 
 

@@ -183,7 +183,8 @@ class Unbuildable(Document):
     def sentence(self) -> str:
         """What it cannot, and who can."""
         task = "run it as asked" if self.builds else "build it"
-        able = f"{', '.join(self.able)} can" if self.able else "no framework known here can"
+        none = "no framework can, as they are modelled here"
+        able = f"{', '.join(self.able)} can" if self.able else none
         return f"{self.title} cannot {task}: {'; '.join(self.reasons)}; {able}."
 
 

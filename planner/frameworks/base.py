@@ -325,7 +325,8 @@ def _expresses_model(framework: Framework) -> Rule:
         from planner.frameworks.supported import framework_titles
 
         others = framework_titles(c)
-        who = f"{', '.join(others)} can" if others else "no other framework known here can either"
+        none = "no other framework can, as they are modelled here"
+        who = f"{', '.join(others)} can" if others else none
         return f"{'; '.join(unsaid(c.model))}; {who}"
 
     return unsupported(lambda c, p: not unsaid(c.model), text, "degrees")

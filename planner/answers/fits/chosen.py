@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
-from cost_models.plans import ParallelPlan
+from cost_models.plans import FIELDS, ParallelPlan
+from cost_models.spec import ModelSpec
 from planner import frameworks
 from planner.answers.fits.request import FitRequest, Method
 from planner.answers.fits.tried import Found, Tried, best_at, loss_of, tried
+from planner.constraints import Context
 from planner.documents.formats import reason_words
 from planner.documents.problems import RequestError
 from planner.documents.scored_runs import has_runs
 from planner.frameworks import FRAMEWORKS
+from planner.frameworks.plan_defaults import runnable, usual
 from planner.search.outcome import Outcome
 
 ALIKE = 1.01  # needs of memory that are the same
@@ -71,10 +77,8 @@ def chosen(asked: FitRequest, method: Method, seq_length: int, far: int) -> Chos
 
 def _able(asked: FitRequest, method: Method, seq_length: int, far: int) -> list[Chosen] | str:
     """Every trainer that has a plan, fitting or not; or why none has."""
-    able, why = list[Chosen](), ""
-    loss = loss_of(method)
-    every = {name: frameworks.get(name) for name in FRAMEWORKS}
-    for name in (name for name, one in every.items() if one.adapters and loss in one.losses):
+    able, why = list[Chosen](), dict[str, str]()
+    for name in _trainers(method):
         try:
             one = tried(asked, method, name, seq_length)
         except RequestError as error:  # the training does not go with the method
@@ -83,8 +87,24 @@ def _able(asked: FitRequest, method: Method, seq_length: int, far: int) -> list[
         if found := _frugal(one, first, far):
             able.append(found)
         else:
-            why = _refused(one, seq_length, first.outcome)
-    return able or why
+            why[name] = _refused(one, seq_length, first.outcome)
+    return able or _common_reason(why, asked.base.model)
+
+
+def _common_reason(why: dict[str, str], model: ModelSpec) -> str:
+    """What most trainers lack, of those that have the model if any has: that tells the most."""
+    has = [text for name, text in why.items() if not frameworks.get(name).unsaid(model)]
+    ((text, _),) = Counter(has or why.values()).most_common(1)
+    return text
+
+
+def _trainers(method: Method) -> Iterator[str]:
+    """Those that have the method at all."""
+    in_backward = method == "full-in-backward"
+    for name, one in ((name, frameworks.get(name)) for name in FRAMEWORKS):
+        able = one.adapters and (one.steps_in_backward or not in_backward)
+        if able and loss_of(method) in one.losses:
+            yield name
 
 
 def _best(able: list[Chosen]) -> Chosen:
@@ -105,13 +125,25 @@ def _frugal(one: Tried, first: Found, far: int) -> Chosen | None:
 
 
 def _refused(one: Tried, seq_length: int, outcome: Outcome) -> str:
-    """Why a trainer has no plan: the rule that most plans break, of a plain one in a sentence."""
-    if one.method == "full-offload" and one.request.cluster.accelerators == 1:
+    """Why a trainer has no plan: the rule that most plans break, of a plain one in a sentence.
+
+    The plain one is as the trainer has it by itself, as far as it runs.
+    """
+    cards = one.request.cluster.accelerators
+    if one.method == "full-offload" and cards == 1:
         return "the trainers here offload with FSDP (ZeRO 3), which needs two cards or more"
     rejected = outcome.counts.rejected if outcome.counts else {}
     most = max(rejected, key=lambda code: rejected[code], default="")
-    plain = {"dp": one.request.cluster.accelerators, "zero_stage": 0, "runtime": "transformers"}
-    plan = ParallelPlan(**plain, offload_optimizer=one.method == "full-offload")
-    reasons = frameworks.get(one.trainer).reasons(one.at(seq_length), plan)
-    said = (reason.text for reason in reasons if reason.code == most)
-    return next(said, f"no plan: {reason_words(most)}")
+    trainer, request = frameworks.get(one.trainer), one.at(seq_length)
+    given: dict[str, Any] = {
+        "dp": cards, "zero_stage": 0, "micro_batch_size": one.together,
+        "offload_optimizer": one.method == "full-offload",
+    }  # fmt: skip
+    if one.method == "dpo":
+        given["cross_entropy"] = "unfused"
+    plain = ParallelPlan.model_validate(given | usual(trainer, given, request.model))
+    context = Context(request.model, request.cluster, request.training)
+    left_out = {name for name in FIELDS if name not in given}
+    reasons = trainer.reasons(request, runnable(trainer, context, plain, left_out))
+    said = sorted(reasons, key=lambda reason: reason.code != most)
+    return said[0].text if said else f"no plan: {reason_words(most)}"

@@ -43,7 +43,8 @@ class FitSpec(Spec):
 class FitRequest(Spec):
     """A resolved question; base: a request whose length says nothing, others: as in the document.
 
-    model_file: what a command calls a model that is no name.
+    model_file: what a command calls a model that is no name.  usual_batch: whether nobody gave the
+    batch that is in training.
     """
 
     base: PlanRequest
@@ -51,11 +52,14 @@ class FitRequest(Spec):
     training: dict[str, Any]
     fit: FitSpec
     model_file: str = "config.json"
+    usual_batch: bool = False
 
     def document(self) -> dict[str, Any]:
         """This request as plain data that can be sent again."""
         fit = self.fit.model_dump(mode="json", exclude_none=True)
-        own = {"model": self.model, "cluster": self.base.cluster.name, "training": self.training}
+        kept = (n for n in self.training if n != "global_batch_size" or not self.usual_batch)
+        training = {name: self.training[name] for name in kept}
+        own = {"model": self.model, "cluster": self.base.cluster.name, "training": training}
         return {**own, "fit": fit}
 
 
@@ -81,14 +85,21 @@ def parse_fit(document: Any) -> FitRequest:
         groups = tuple(group.model_copy(update=price) for group in groups)
     # The name as it is written is what a command repeats.
     cluster = base.cluster.model_copy(update={"name": document["cluster"], "groups": groups})
-    own = {"global_batch_size": usual_batch(cluster.accelerators), **own}
+    left_out = own.get("global_batch_size") is None
+    if left_out:
+        own = {**own, "global_batch_size": usual_batch(cluster.accelerators)}
     base = base.model_copy(update={"cluster": cluster})
-    return FitRequest(base=base, model=document["model"], training=own, fit=fit)
+    return FitRequest(
+        base=base, model=document["model"], training=own, fit=fit, usual_batch=left_out
+    )
 
 
-def usual_batch(accelerators: int) -> int:
-    """Sequences of a step where nobody says how many: whole pairs, shared by all cards."""
-    each = lcm(2, accelerators)
+def usual_batch(accelerators: int, together: int = 1) -> int:
+    """Sequences of a step where nobody says how many: whole pairs, shared by all cards.
+
+    together: sequences of a micro-batch, at least.
+    """
+    each = lcm(2, accelerators * together)
     return -(-SEQUENCES // each) * each
 
 

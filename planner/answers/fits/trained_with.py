@@ -29,7 +29,8 @@ def trained_with(training: TrainingSpec, batch: int, sharded: TrainingSpec | Non
     if own == batch:
         return said
     sequences = "1 sequence" if own == 1 else f"{own:,} sequences"
-    return f"{said}, one micro-batch per step ({sequences} here, not {batch:,})"
+    step = "a pair of each card" if training.loss == "dpo" else "one micro-batch"
+    return f"{said}, {step} per step ({sequences} here, not {batch:,})"
 
 
 def trained_with_notes(rows: list[Row]) -> Iterator[Note]:

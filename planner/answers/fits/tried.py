@@ -8,7 +8,7 @@ from typing import Any
 
 from cost_models.plans import ParallelPlan, Plans
 from planner import frameworks
-from planner.answers.fits.request import FitRequest, Method
+from planner.answers.fits.request import FitRequest, Method, usual_batch
 from planner.answers.plans.competition import limited, prepared
 from planner.constraints import Context, Rule
 from planner.documents.request import Bounds, PlanRequest
@@ -163,10 +163,16 @@ def _trainings(
 
 
 def sequences(asked: FitRequest, method: Method) -> int:
-    """The batch of a step: one sequence of each card where nothing can be accumulated."""
+    """The batch of a step: one sequence of each card where nothing can be accumulated.
+
+    Preferences are trained with a pair on each card at least, where nobody says how many.
+    """
+    accelerators, batch = asked.base.cluster.accelerators, int(asked.training["global_batch_size"])
     if method == "full-in-backward":
-        return asked.base.cluster.accelerators
-    return int(asked.training["global_batch_size"])
+        return accelerators
+    if method == "dpo" and asked.usual_batch:
+        return usual_batch(accelerators, together=2)
+    return batch
 
 
 def needed_bytes(request: PlanRequest, plan: ParallelPlan) -> float:

@@ -53,7 +53,7 @@ def _on_more_nodes(asked: FitRequest, factor: int) -> FitRequest:
     cluster, batch = asked.base.cluster, asked.training["global_batch_size"]
     group = cluster.groups[0].model_copy(update={"nodes": cluster.groups[0].nodes * factor})
     larger = cluster.model_copy(update={"groups": (group,)})
-    if batch == usual_batch(cluster.accelerators):
+    if asked.usual_batch:
         batch = usual_batch(larger.accelerators)
     return asked.model_copy(
         update={

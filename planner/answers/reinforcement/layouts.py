@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from cost_models.estimate import CostModel
-from cost_models.plans import ParallelPlan
+from cost_models.plans import ParallelPlan, Plans
 from cost_models.schedules import SCHEDULES
 from planner import frameworks
 from planner.answers.plans.competition import fastest
@@ -25,9 +25,11 @@ from planner.answers.reinforcement.engines import Engines, fastest_engines, leng
 from planner.answers.reinforcement.memory import beside_bytes, critic_share, moved_bytes
 from planner.answers.reinforcement.transfer import transfer
 from planner.documents.answer import Reason
+from planner.documents.formats import size
 from planner.documents.plan_report import PlanReport
 from planner.documents.problems import RequestError
 from planner.documents.request import Bounds, PlanRequest
+from planner.evidence.uncertainty.site_storage import room_of
 from planner.frameworks.step_trainers import STALENESS, WayName
 from planner.search.exhaustive import cost_model
 
@@ -256,11 +258,11 @@ def _on_nodes(
 def _trained(asked: ReinforcementRequest, nodes: int) -> Trained:
     """The given plan, or the fastest that fits, by a framework that has the whole step if any."""
     request = asked.training_on(nodes)
-    spec = asked.reinforcement
     named, trainer = request.search.framework, asked.trainer
     names = (named,) if named else (trainer.framework, None)
     if request.plan is not None:
         return _given(asked, request, request.plan, names)
+    missing = dict[str | None, float]()
     for name in names:
         bound = request.for_framework(name)
         if name == trainer.framework and trainer.limits:
@@ -269,21 +271,47 @@ def _trained(asked: ReinforcementRequest, nodes: int) -> Trained:
             search = bound.search.model_copy(update={"limits": limits})
             bound = bound.model_copy(update={"search": search})
         try:
-            best = fastest(bound).outcome.best
+            outcome = fastest(bound).outcome
         except RequestError:
             if name is None or name == named:
                 raise
             continue
-        if best:
+        if outcome.best:
             runs = trainer.runs_as if name == trainer.framework else {}
-            plan = best[0].model_copy(update=dict(runs))
+            plan = outcome.best[0].model_copy(update=dict(runs))
             return Trained(asked, nodes, _by_lengths(asked, bound), plan)
-    raise NothingFits(
+        if outcome.nearest:
+            missing[name] = _missing_bytes(bound, outcome.nearest[0])
+    raise NothingFits(_does_not_fit(asked, nodes, missing))
+
+
+def _missing_bytes(request: PlanRequest, plan: ParallelPlan) -> float:
+    needed_bytes = float(cost_model(request).needed_bytes(Plans.of(plan))[0])
+    return needed_bytes - room_of(request).of_plan(plan)
+
+
+def _does_not_fit(
+    asked: ReinforcementRequest, nodes: int, missing: Mapping[str | None, float]
+) -> str:
+    """By how much the training misses, and the command that says what would help.
+
+    missing: bytes, by the framework of a plan; None: of any.
+    """
+    spec = asked.reinforcement
+    said = (
         f"no plan of the training fits on {nodes} node{'s' * (nodes > 1)} with sequences of "
-        f"{spec.sequence_tokens:,} tokens; for this model and these nodes `planner plan "
-        f"--seq-length {spec.sequence_tokens} --global-batch-size {spec.sequences}` says by how "
-        "much"
+        f"{spec.sequence_tokens:,} tokens"
     )
+    if not missing:
+        return said
+    name = next(iter(missing))
+    by = f" by {frameworks.get(name).title}" if name else ""
+    said += f"; the nearest{by} misses by {size(missing[name])}"
+    # Without a framework `planner plan` goes on to what no trainer of steps here does.
+    return said if name is None else (
+        f"{said}; for this model and these nodes `planner plan --framework {name} --seq-length "
+        f"{spec.sequence_tokens} --global-batch-size {spec.sequences}` says what would help"
+    )  # fmt: skip
 
 
 def _given(

@@ -15,14 +15,29 @@ NAMES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_p
 # Model families whose layers have each of NAMES as a separate module, and those whose attention
 # has: their experts are one parameter, or modules by other names.
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "olmo2")
+ATTENTION = NAMES[:4]
 OF_ATTENTION = ("gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
 
 
 def _has_named_modules(c: Context) -> bool:
     keys = config_of(c.model)
-    attention_only = set(c.training.lora_targets) <= set(NAMES[:4])
+    attention_only = set(c.training.lora_targets) <= set(ATTENTION)
     known = FAMILIES + (OF_ATTENTION if attention_only else ())
     return keys is None or keys["model_type"] in known
+
+
+def _lacking_modules(c: Context) -> str:
+    """Which modules a family lacks, and what of it is planned here instead."""
+    keys, targets = config_of(c.model), c.training.lora_targets
+    lacks = f"{c.model.name}'s family does not have the modules "
+    if keys is None or keys["model_type"] not in OF_ATTENTION:
+        known = ", ".join((*FAMILIES, *OF_ATTENTION))
+        return f"{lacks}{', '.join(targets)}: adapters are modelled here for {known}"
+    others = ", ".join(name for name in targets if name not in ATTENTION)
+    return (
+        f"{lacks}{others}: adapters on weights of experts, which PEFT has, are not modelled here; "
+        f"give lora_targets {','.join(ATTENTION)}"
+    )
 
 
 UNPACKED = unsupported(
@@ -49,10 +64,7 @@ PARTIAL_TRAINING: tuple[Rule, ...] = (
     NAMED_TARGETS,
     unsupported(
         lambda c, p: not c.training.lora_rank or _has_named_modules(c),
-        lambda c, p: (
-            f"{c.model.name}'s family does not have the modules "
-            + ", ".join(c.training.lora_targets)
-        ),
+        lambda c, p: _lacking_modules(c),
         "degrees",
     ),
 )

@@ -33,7 +33,10 @@ def unsaid(model: ModelSpec) -> Iterator[str]:
     yield from lacks(model)
     keys = config_of(model)
     if keys is not None and keys["model_type"] not in FAMILIES:
-        yield f"Unsloth's own layers are of {', '.join(FAMILIES)}, not of {keys['model_type']}"
+        yield (
+            f"of Unsloth its own layers are modelled here, those of {', '.join(FAMILIES)}, not "
+            f"how it trains {keys['model_type']}"
+        )
 
 
 TYPES = unsupported(

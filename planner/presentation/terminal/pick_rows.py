@@ -45,5 +45,6 @@ def _words(report: PlanReport, best: ParallelPlan) -> Iterator[str]:
         yield from layer_words(report)
     for name in _UNTOLD:
         own = getattr(plan, name)
-        if own != getattr(best, name) and (is_read(plan, name) or is_read(best, name)):
+        # What only one of them reads follows from what is told already.
+        if own != getattr(best, name) and is_read(plan, name) and is_read(best, name):
             yield f"{name.replace('_', ' ')} {value_words(own)}"

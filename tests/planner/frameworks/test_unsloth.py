@@ -281,7 +281,7 @@ def test_refusals() -> None:
         "checkpoints of less than 512 tokens on the card": short,
         "copies reduce gradients in their own type, fp32": half,
         "of a whole model in bf16, all in bf16": mixed,
-        "Unsloth's own layers are of llama": tuned(accelerate.CASES["qwen3-moe"], **LORA),
+        "of Unsloth its own layers are modelled here": tuned(accelerate.CASES["qwen3-moe"], **LORA),
         "without shards": changed(copies, zero_stage=3),
         "in chunks with the output layer": changed(card, cross_entropy="unfused"),
     }

@@ -186,7 +186,7 @@ def test_lengths_stop_where_the_model_does() -> None:
     assert answer.lengths == LENGTHS[:1]
     full, lora = answer.rows
     assert full.longest_seq_length == 1024
-    assert "Unsloth's own layers are of" in (lora.reason or "")
+    assert "adapters are modelled here for llama, mistral, " in (lora.reason or "")
     assert any(note.code == "lengths" for note in answer.assumptions)
 
 
@@ -398,3 +398,27 @@ def test_more_nodes_bring_a_batch_of_their_own() -> None:
     nodes = row.change.set["nodes"]
     (larger,) = planner.fit({**asked, "cluster": f"{nodes}x2xl40s", "fit": fit}).rows
     assert larger.cells[0].tokens_per_s == pytest.approx(row.change.tokens_per_s, rel=1e-3)
+
+
+def test_what_is_not_modelled_is_no_fault_of_the_trainers() -> None:
+    """They adapt the experts of gpt-oss; the plans here end at its attention, which is said."""
+    asked = {"model": "gpt-oss-20b", "cluster": "1x1xh100-sxm"}
+    fit = {"methods": ["lora", "qlora", "dpo"], "lengths": [1024]}
+    for row in planner.fit({**asked, "fit": fit}).rows:
+        assert "adapters on weights of experts, which PEFT has, are not modelled" in str(row.reason)
+        assert "lora_targets q_proj,k_proj,v_proj,o_proj" in str(row.reason)
+    training = {"lora_targets": ["q_proj", "k_proj", "v_proj", "o_proj"]}
+    for row in planner.fit({**asked, "fit": fit, "training": training}).rows:
+        assert row.cells[0].fits
+
+
+def test_preferences_are_a_pair_on_each_card() -> None:
+    asked = {"model": "llama-3.1-8b", "cluster": "2x8xa100-sxm-40gb"}
+    fit = {"methods": ["dpo"], "lengths": [1024]}
+    answer = planner.fit({**asked, "fit": fit})
+    (row,) = answer.rows
+    assert row.cells[0].fits
+    assert "a pair of each card per step (32 sequences here, not 16)" in row.trains_with
+    assert planner.fit(answer.request).rows == answer.rows
+    (given,) = planner.fit({**asked, "fit": fit, "training": {"global_batch_size": 16}}).rows
+    assert given.reason == "global_batch_size 16 is not a multiple of dp 16 x micro_batch_size 2"

@@ -207,7 +207,8 @@ def test_attention_sinks_take_the_kernel_that_has_them() -> None:
     )
     assert isinstance(experts, PlanAnswer)
     assert experts.unbuildable is not None
-    assert "does not have the modules q_proj, gate_proj" in experts.unbuildable.sentence
+    assert "does not have the modules gate_proj: adapters on" in experts.unbuildable.sentence
+    assert "lora_targets q_proj,k_proj,v_proj,o_proj" in experts.unbuildable.sentence
 
 
 DPO: dict[str, Any] = {

@@ -356,6 +356,28 @@ def test_a_training_that_cannot_be() -> None:
         planner.rl(asked({"tp": 3}))
 
 
+def test_a_training_that_does_not_fit_says_by_how_much_and_who_says_what_helps() -> None:
+    """TRL's training of 1.5 B weights in fp32 takes 28 of 24 GiB; `planner plan` offloads it."""
+    step = {"prompts": 8, "samples": 8, "prompt_tokens": 256, "max_response_tokens": 1024}
+    document = {
+        "model": "qwen2.5-1.5b",
+        "cluster": "1x1xrtx-4090",
+        "reinforcement": {**step, "trainer": "trl"},
+    }
+    found = problem_of(document)
+    assert re.search(r"the nearest by TRL misses by \d\.\d GiB", found.detail)
+    assert "`planner plan --framework trl --seq-length 1280 --global-batch-size 64`" in found.detail
+    asked_there = {
+        "model": "qwen2.5-1.5b",
+        "cluster": "1x1xrtx-4090",
+        "training": {"seq_length": 1280, "global_batch_size": 64},
+        "search": {"framework": "trl"},
+    }
+    there = planner.plan(asked_there)
+    assert there.best is None
+    assert there.nearest
+
+
 def problem_of(document: dict[str, Any]) -> Problem:
     with pytest.raises(RequestError) as error:
         planner.rl(document)
