@@ -166,6 +166,13 @@ def test_a_half_precision_beside_the_switches(
     assert (f"fp16 by {says}" in str(found.assumed)) is bool(says)
 
 
+def test_a_pretraining_of_the_hubs_model_is_not_taken_for_megatrons() -> None:
+    options = [MODEL, "--max_length 2048 --train_batch_size 8 --deepspeed_config a/stage-3.json"]
+    text = why("deepspeed src/pretrain.py", *options)
+    assert "num-layers" not in text
+    assert "stage-3.json, which is not among the files" in text
+
+
 def test_that_the_processes_of_a_node_come_from_the_cluster_is_said() -> None:
     found = reading("torchrun --nproc_per_node=$N train.py", MODEL, BATCH, LENGTH).request
     assert found["plan"]["dp"] == 8
