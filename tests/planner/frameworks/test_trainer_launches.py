@@ -78,6 +78,9 @@ def test_any_launcher(launcher: str, accelerators: int) -> None:
         ("--full_finetune True --lora_r 64", 0, ""),
         ("--r 32 --lora_alpha 64", 32, ""),
         ("--sft_adapter_path out/sft", 8, ""),
+        ("--peft_method pissa", 8, ""),
+        ("--tuning-type qlora --lora_r 4", 4, "nf4"),
+        ("--training_type full", 0, ""),
     ],
 )
 def test_adapters_under_any_name(options: str, rank: int, frozen: str) -> None:
