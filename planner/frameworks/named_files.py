@@ -32,6 +32,8 @@ _CONFIG_OF_TUNE = re.compile(r"--config[= ]([\w/-]+)(?![\w./-])")
 _MODULE = re.compile(r"--module[= ](\w+)\b(?!\.)")
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _DATA = (".yaml", ".yml", ".toml")
+# Folders in which a repository keeps its configurations, where a name has no folder.
+_FOLDERS = ("config", "configs", "conf")
 _ENTERED = re.compile(r"(?:^|[;&]\s*)cd\s+([\w./-]+)", re.MULTILINE)
 PYTHON = (".py", ".ipynb")
 # What scripts of transformers' Trainer are known by, whose modules and configurations are read too.
@@ -219,6 +221,9 @@ def _existing(names: Iterable[str], roots: Sequence[Path]) -> Iterator[Path]:
             root.joinpath(*tail).resolve() for tail, near in _tails(name, roots) for root in near
         )
         path = next((one for one in tried if one.is_relative_to(top) and one.is_file()), None)
+        if path is None and name.endswith(_DATA) and "/" not in name:
+            within = (root / folder / name for root in roots for folder in _FOLDERS)
+            path = next((one for one in within if one.is_file()), None)
         if path is not None:
             yield path
 

@@ -200,7 +200,8 @@ def training(launch: ProgramCall, mark: str) -> bool:
     words = {word.text.partition("=")[0] for word in launch.arguments}
     if "--task" in words and name == "main.py":  # an evaluation of Megatron-LM's
         return False
-    if mark in words or re.match(r"pretrain", name):
+    of_hub = any(word.startswith("--model_name_or_path") for word in words)
+    if mark in words or (re.match(r"pretrain", name) and not of_hub):
         return mark in words or not has_trainer_options(launch)
     # Other names are any trainer's: some option must be one of these frameworks' own.
     own = {word.replace("_", "-") for word in words} & OWN_OPTIONS

@@ -114,6 +114,7 @@ def call(
     if found.by_lightning:
         notes.append(lightning.NOTE)
         launch = _by_lightning(script, found, launch)
+    launch = _by_ray(found, launch, notes)
     if not found.arguments or _sets_none(found):
         text = (
             "it makes no arguments of a Trainer, as far as it can be followed: give the script "
@@ -141,6 +142,18 @@ def _sets_none(found: Calls) -> bool:
     keys = {key for one in found.arguments for key in one.kwargs}
     usual = all(class_of(one) in (*PLAIN, *OF_TRL) for one in found.arguments)
     return usual and bool(keys) and not (found.trainers or any(map(_OF_TRAINING.match, keys)))
+
+
+def _by_ray(found: Calls, launch: ProgramCall, notes: list[str]) -> ProgramCall:
+    """The call with the workers that Ray Train starts, each on an accelerator of its own."""
+    scaled = next((one for one in reversed(found.others) if one.short == "ScalingConfig"), None)
+    workers = scaled.kwargs.get("num_workers") if scaled is not None else None
+    if scaled is None or launch.before or not isinstance(workers, int) or workers < 1:
+        return launch
+    notes.append(f"Ray Train starts {workers} workers: taken to be on one node")
+    words = ("torchrun", "--nnodes=1", f"--nproc_per_node={workers}")
+    placed = tuple(Argument(one, launch.program.file, scaled.line) for one in words)
+    return replace(launch, before=placed)
 
 
 def _by_lightning(script: Script, found: Calls, launch: ProgramCall) -> ProgramCall:

@@ -31,6 +31,11 @@ SWITCH = re.compile(r"((use|enable)_)?((peft|llm)_)?(q_?)?(lora|peft)(_enabled?)
 QUANTIZED = re.compile(r"(use_)?q_?lora|(use_|load_in_)?(4bit|int4)(_quantization)?|use_4bit.*")
 # Where adapters are loaded from or saved.
 _ADAPTERS = re.compile(r"(\w+_)?adapters?_(path|dir|name|name_or_path|model|model_path)")
+# Options that name how a model is tuned, by values such as lora, qlora, dora and pissa.
+_METHOD = re.compile(
+    r"(peft|tun(ing|er)|fine_?tun(e|ing)|adapter|train(ing)?)_(method|type|mode|strategy)"
+)
+_OF_LORA = re.compile(r"(q|do|ada|rs)?lora(plus|\+)?|pissa", re.IGNORECASE)
 MODES = ("full", "lora", "qlora")  # Firefly's
 
 
@@ -72,6 +77,7 @@ def _adapters(
         return
     if not switches and "finetuning_type" not in said:
         why = f"{about.name} is PEFT's" if "lora" in about.name else "by its name"
+        why = f"{about.name} {about.value}" if _names_lora(about) else why
         assumed.append(f"{program} is assumed to train LoRA adapters: {why}")
     yield from _rank(said, switches, assumed)
     trained = said.get("trainable")  # Chinese-LLaMA-Alpaca's
@@ -107,14 +113,22 @@ def _adapting(said: Mapping[str, Setting], switches: list[Setting], program: str
         for name, one in said.items()
         if ("lora_" in name or _ADAPTERS.fullmatch(name)) and not OTHER_PART.search(name)
     ]
+    found = [*filter(_names_lora, said.values()), *found]
     return found or (list(said.values()) if "lora" in program.lower() else [])
+
+
+def _names_lora(setting: Setting) -> bool:
+    """Whether a setting of how a model is tuned names LoRA or what is derived from it."""
+    named = _METHOD.fullmatch(setting.name.lstrip("-").replace("-", "_"))
+    return named is not None and _OF_LORA.fullmatch(str(setting.value)) is not None
 
 
 def _is_packed(said: Mapping[str, Setting], program: str) -> bool:
     """Whether frozen weights have 4 bits, by its options or else by the program's name."""
     names = ("bits", "quantization_bit", "load_in_bits", "quant_bits")
     bits = [said[name].value for name in names if name in said]
-    if not bits and "qlora" in program.lower():
+    named = any(_names_lora(one) and str(one.value).lower() == "qlora" for one in said.values())
+    if not bits and (named or "qlora" in program.lower()):
         return True
     return "4" in bits or any(
         tuning.is_on(one) for name, one in said.items() if QUANTIZED.fullmatch(name)

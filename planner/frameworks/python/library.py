@@ -25,6 +25,8 @@ _MACHINE: dict[str, Value] = {
 _ENVIRONMENT = ("os.environ.get", "os.getenv")
 # Variables that decide nothing that is planned.
 _OF_PROCESS = re.compile(r"RANK|WORLD_SIZE|TOKEN|KEY|CACHE|HOME|WANDB|MASTER_|OUTPUT|LOG|SEED")
+# Those that are secret, without which a script may stop.
+_SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD")
 _MOST_NAMED = 20
 _SAME = ("Path", "pathlib.Path", "os.path.expanduser", "os.path.abspath", "os.path.expandvars",
          "OmegaConf.to_container", "omegaconf.OmegaConf.to_container", "OmegaConf.create",
@@ -110,6 +112,8 @@ class Library:
         usual = call.args[1] if len(call.args) > 1 else call.kwargs.get("default")
         if name not in self.environment and usual not in (None, ""):
             self.defaulted[name] = None
+        if usual is None and _SECRET.search(name) and name not in self.environment:
+            return Unknown(f"${{{name}}}", call.line)
         return self.environment.get(name, usual)
 
     def _of_document(self, name: str, call: Call, first: Value) -> Value:

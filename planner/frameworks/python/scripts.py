@@ -130,7 +130,9 @@ class Script(Objects):
             )
         for one in (*call.args, *call.kwargs.values()):
             if isinstance(one, Function) and id(one.node) not in self.reached:
-                self.run(one, [], self.known.handed(call))
+                config = call.kwargs.get("train_loop_config")  # Ray Train's, of its workers
+                args = [config] if isinstance(config, dict) else []
+                self.run(one, args, self.known.handed(call))
         found = self.known.value(call)
         for one in found if isinstance(found, tuple) else (found,):
             self.seen(one if isinstance(one, Call) else call)

@@ -39,6 +39,20 @@ def test_a_configuration_is_found_from_the_folders_above(tmp_path: Path, word: s
     assert found(tmp_path / "scripts" / "run.sh") == ["zero2.json"]
 
 
+def test_a_name_without_a_folder_is_found_among_the_configurations(tmp_path: Path) -> None:
+    program = "import argparse, yaml, transformers\nyaml.safe_load(open(folder / 'model.yaml'))\n"
+    tree(
+        tmp_path,
+        scripts__train_dot_py=program,
+        config__model_dot_yaml="name: a\n",
+        config__other_dot_yaml="name: b\n",
+    )
+    assert found(tmp_path / "scripts" / "train.py") == ["model.yaml"]
+    tree(tmp_path, scripts__model_dot_yaml="name: c\n")
+    assert found(tmp_path / "scripts" / "train.py") == ["model.yaml"]
+    assert launch_at([str(tmp_path / "scripts" / "train.py")])[0]["model.yaml"] == "name: c\n"
+
+
 def test_files_that_named_files_name_are_found_too(tmp_path: Path) -> None:
     tree(
         tmp_path,

@@ -575,3 +575,30 @@ def test_a_length_without_an_end_is_none(length: str, read_as: int) -> None:
         assert reading(IMPORTS + text).request["training"]["seq_length"] == read_as
     else:
         assert "leaves out the sequence length" in why(IMPORTS + text)
+
+
+RAY = """\
+from ray.train import ScalingConfig
+from ray.train.torch import TorchTrainer
+token = os.getenv("HF_TOKEN")
+if token is None:
+    raise RuntimeError("set HF_TOKEN")
+def make(data=None, **said):
+    model = AutoModelForCausalLM.from_pretrained(said["name"])
+    args = TrainingArguments("o", per_device_train_batch_size=said["batch"], fp16=True)
+    return Trainer(model=model, args=args, train_dataset=data)
+def loop(config):
+    data = config.pop("data")
+    make(data=data, **config).train()
+config = {"name": "gpt2", "batch": 4}
+config["data"] = load().map(lambda row: tokenizer(row, truncation=True, max_length=512))
+TorchTrainer(loop, train_loop_config=config, scaling_config=ScalingConfig(num_workers=2)).fit()
+"""
+
+
+def test_workers_of_ray_train_are_followed_by_their_configuration() -> None:
+    answer = reading(IMPORTS + RAY)
+    assert (answer.nodes, answer.accelerators_per_node) == (1, 2)
+    assert answer.request["plan"]["micro_batch_size"] == 4
+    assert answer.request["training"]["seq_length"] == 512
+    assert "Ray Train starts 2 workers" in said(answer)

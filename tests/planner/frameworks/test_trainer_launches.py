@@ -78,6 +78,9 @@ def test_any_launcher(launcher: str, accelerators: int) -> None:
         ("--full_finetune True --lora_r 64", 0, ""),
         ("--r 32 --lora_alpha 64", 32, ""),
         ("--sft_adapter_path out/sft", 8, ""),
+        ("--peft_method pissa", 8, ""),
+        ("--tuning-type qlora --lora_r 4", 4, "nf4"),
+        ("--training_type full", 0, ""),
     ],
 )
 def test_adapters_under_any_name(options: str, rank: int, frozen: str) -> None:
@@ -164,6 +167,13 @@ def test_a_half_precision_beside_the_switches(
     found = read({"run.sh": run, **files}, parse_cluster("1x8xh100-sxm"))
     assert found.request["training"].get("precision", "bf16") == ("fp16" if says else "bf16")
     assert (f"fp16 by {says}" in str(found.assumed)) is bool(says)
+
+
+def test_a_pretraining_of_the_hubs_model_is_not_taken_for_megatrons() -> None:
+    options = [MODEL, "--max_length 2048 --train_batch_size 8 --deepspeed_config a/stage-3.json"]
+    text = why("deepspeed src/pretrain.py", *options)
+    assert "num-layers" not in text
+    assert "stage-3.json, which is not among the files" in text
 
 
 def test_that_the_processes_of_a_node_come_from_the_cluster_is_said() -> None:
