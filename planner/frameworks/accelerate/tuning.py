@@ -159,9 +159,7 @@ def targets(values: Values, listed: Any) -> tuple[str, ...]:
     """The modules with adapters of a list or text; what is assumed of unknown ones is said."""
     names = _names(listed)
     if set(names) & set(EVERY):
-        if beside := [one for one in names if one not in (*EVERY, *NAMES)]:
-            values.assume(f"adapters at {', '.join(beside)[:80]} are not costed")
-        return NAMES
+        return _every(values, names)
     found: dict[str, tuple[str, ...]] = {
         one: (one,) for one in names if one in get_args(AdapterTarget)
     }
@@ -174,6 +172,13 @@ def targets(values: Values, listed: Any) -> tuple[str, ...]:
             f"adapters at {other} are {'not costed' if found else 'costed at every linear layer'}"
         )
     return tuple(dict.fromkeys(chain.from_iterable(found.values()))) or NAMES
+
+
+def _every(values: Values, names: list[str]) -> tuple[str, ...]:
+    """Every linear layer of the blocks; modules that are named beside them are said."""
+    if beside := [one for one in names if one not in (*EVERY, *NAMES)]:
+        values.assume(f"adapters at {', '.join(beside)[:80]} are not costed")
+    return NAMES
 
 
 def _names(listed: Any) -> list[str]:
