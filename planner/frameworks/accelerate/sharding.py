@@ -54,24 +54,29 @@ def half_beside(
 
     In DeepSpeed's JSON, then in accelerate's configuration, then by a name of a program's own.
     """
-    path = values.name_in("deepspeed") or str(beside.text("deepspeed_config_file") or "")
-    last = path.rsplit("/", 1)[-1]
-    at_hand = next((one for one in files if last and one.rsplit("/", 1)[-1] == last), None)
-    stated = tree.get("deepspeed") if at_hand is None else json_value(files[at_hand], at_hand)
-    for half in ("fp16", "bf16"):
-        if _is_enabled(stated, half):
-            return half, f"DeepSpeed's {last or 'configuration'}"
-    if (mixed := beside.text("mixed_precision")) in ("fp16", "bf16"):
-        return str(mixed), "accelerate's configuration"
+    name = values.name_in("deepspeed") or beside.text("deepspeed_config_file") or ""
+    last = name.rsplit("/", 1)[-1]
+    if half := _enabled(tree.get("deepspeed"), last, files):
+        return half, f"DeepSpeed's {last or 'configuration'}"
+    if half := _ALIKE.get(beside.text("mixed_precision") or "", ""):
+        return half, "accelerate's configuration"
     for key in _HALVES:
         if half := _ALIKE.get((values.text(key) or "").removeprefix("torch.").lower(), ""):
             return half, key
     return "", ""
 
 
-def _is_enabled(stated: Any, half: str) -> bool:
-    section = stated.get(half) if isinstance(stated, dict) else None
-    return isinstance(section, dict) and section.get("enabled") is True
+def _enabled(stated: Any, name: str, files: Mapping[str, str]) -> str:
+    """The half precision that DeepSpeed's configuration has on: this one, or the file's."""
+    at_hand = next((one for one in files if name and one.rsplit("/", 1)[-1] == name), None)
+    if at_hand is not None:
+        stated = json_value(files[at_hand], at_hand)
+    sections = stated if isinstance(stated, dict) else {}
+    for half in ("fp16", "bf16"):
+        section = sections.get(half)
+        if isinstance(section, dict) and section.get("enabled") is True:
+            return half
+    return ""
 
 
 def _by_deepspeed(name: str, files: Mapping[str, str], half: str, assumed: list[str]) -> Engine:

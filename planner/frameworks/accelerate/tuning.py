@@ -159,7 +159,7 @@ def targets(values: Values, listed: Any) -> tuple[str, ...]:
     """The modules with adapters of a list or text; what is assumed of unknown ones is said."""
     names = _names(listed)
     if set(names) & set(EVERY):
-        return _everywhere(values, names)
+        return _every(values, names)
     found: dict[str, tuple[str, ...]] = {
         one: (one,) for one in names if one in get_args(AdapterTarget)
     }
@@ -174,8 +174,8 @@ def targets(values: Values, listed: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(chain.from_iterable(found.values()))) or NAMES
 
 
-def _everywhere(values: Values, names: list[str]) -> tuple[str, ...]:
-    """Every linear layer; others that are named beside them are said."""
+def _every(values: Values, names: list[str]) -> tuple[str, ...]:
+    """Every linear layer of the blocks; modules that are named beside them are said."""
     if beside := [one for one in names if one not in (*EVERY, *NAMES)]:
         values.assume(f"adapters at {', '.join(beside)[:80]} are not costed")
     return NAMES
