@@ -1,4 +1,4 @@
-"""The published recipes that are nearest to a question: of the same model, else of one like it."""
+"""Which published recipes are nearest to a question: of its model, accelerator and scale."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIKE_SIZE = 1.6
 _OTHER_FAMILY, _OTHER_CHIP, _OTHER_WIDTH, _OTHER_FRAMEWORK = 4.0, 1.0, 1.0, 2.0
 _PER_DOUBLING = {"accelerators": 0.5, "seq_length": 1.0}
 _PER_YEAR = 0.05
-# Vendors whose accelerators need software of their own.
+# Vendors' own software.
 _OWN_SOFTWARE = (*STACKS, "Huawei")
 
 

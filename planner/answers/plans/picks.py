@@ -19,6 +19,8 @@ from planner.search.simplicity import MOST_FULL, MOST_SLOWER, kinds, unseen, use
 
 # The plan with the most headroom may be slower than the fastest by this share.
 ROOM_COSTS = 0.05
+# The end of what is said of a recommended plan that may as well be the fastest.
+TIED = "; statistically tied with the fastest"
 
 
 def picks(
@@ -65,7 +67,7 @@ def _recommended(
         if missing:
             why += f"; the fastest has {unproven}"
         if tied:
-            why += "; statistically tied with the fastest"
+            why += TIED
         return Pick(name="recommended", plan=plan, slower_by=slower, why=why)
     why = f"has {unproven}: measure it first" if missing else "no simpler plan is as fast"
     return Pick(name="recommended", plan=first, slower_by=0.0, why=why)

@@ -8,11 +8,12 @@ from rich.console import RenderableType
 
 from cost_models.effects import is_read
 from cost_models.plans import ParallelPlan
+from planner.answers.plans.picks import TIED
 from planner.documents.answer import Pick
 from planner.documents.formats import gap, value_words, whole_plan_words
 from planner.documents.plan_report import PlanReport
 from planner.presentation.terminal.plan_rows import free_words, layer_words
-from planner.presentation.terminal.text_wrap import Flow, prose
+from planner.presentation.terminal.text_wrap import Flow
 
 # Fields that no word of a plan tells; of the others some follow from those that one does.
 _UNTOLD = (
@@ -33,8 +34,10 @@ def pick_rows(best: PlanReport, picks: Sequence[Pick]) -> Iterator[RenderableTyp
         names = " and ".join(pick.name for pick in own).capitalize()
         free = free_words(plan.memory, best.memory)
         head = f"{names}, {gap(own[0].slower_by)} slower, {free}: "
-        yield Flow([*_words(plan, best.plan)], indent=2, head=head)
-        yield prose("; ".join(pick.why for pick in own), 2, 2)
+        *words, last = _words(plan, best.plan)
+        better = "; ".join(pick.why.removesuffix(TIED) for pick in own)
+        pieces = [*(f"{word} ·" for word in words), f"{last}:", *better.split()]
+        yield Flow(pieces, " ", indent=2, head=head)
 
 
 def _words(report: PlanReport, best: ParallelPlan) -> Iterator[str]:
