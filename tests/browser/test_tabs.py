@@ -65,7 +65,7 @@ def test_timeline(page: Page, shot: Callable[..., None]) -> None:
     expect(tab.locator("output")).to_have_text("×1.5")
     box = chart.bounding_box()
     assert box is not None
-    page.mouse.move(box["x"] + 120, box["y"] + 40)
+    page.mouse.move(box["x"] + 100, box["y"] + 40)
     expect(tab.locator(".canvas-tip")).to_have_text(re.compile("^rank 0: .*, micro-batch"))
     shot(page, "pointed")
 

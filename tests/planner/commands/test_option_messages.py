@@ -144,4 +144,4 @@ def test_next_leaves_out_what_the_framework_takes_by_itself(ask: Any) -> None:
 def test_a_launch_of_another_model_is_a_warning(ask: Any) -> None:
     code, _, err = ask("emit", *PLANNED, "--tp", "1", "--framework", "maxtext")
     assert code == 0
-    assert "warning: The framework has no option for these facts of the model" in err
+    assert "warning: These files leave out facts of the model, so they train another" in err

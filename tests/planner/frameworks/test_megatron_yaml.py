@@ -138,8 +138,16 @@ def test_what_may_change_the_model_and_is_not_understood_is_refused() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        ("num_layers: 32", "num_layers: .nan", "language_model/num_layers: must be a finite"),
-        ("num_layers: 32", "num_layers: 1.e+400", "language_model/num_layers: must be a finite"),
+        (
+            "num_layers: 32",
+            "num_layers: .nan",
+            "c.yaml: language_model.num_layers: must be a finite",
+        ),
+        (
+            "num_layers: 32",
+            "num_layers: 1.e+400",
+            "c.yaml: language_model.num_layers: must be a finite",
+        ),
         ("num_layers: 32", "num_layers: 9" + "9" * 20, "cannot be '9999"),
         ("num_layers: 32", "num_layers: [1, 2]", "c.yaml:2: --num-layers takes one value"),
         ("num_layers: 32", "num_layers: {a: 1}", "c.yaml:2: .*is a mapping; a value is needed"),
@@ -147,7 +155,7 @@ def test_what_may_change_the_model_and_is_not_understood_is_refused() -> None:
         ("bf16: True", "bf16: maybe", r"c.yaml:26: model_parallel.bf16 must be true or false"),
         ("language_model:\n", "language_model: &x\n", None),
         ("model_parallel:\n", "other:\n", "model_parallel must be a mapping"),
-        ("swiglu: False", "swiglu: [", "c.yaml: .*line 31, column 17"),
+        ("swiglu: False", "swiglu: [", r"c.yaml:31: .*\(column 17\)"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_line(before: str, after: str, says: str | None) -> None:

@@ -36,7 +36,7 @@ def test_run_is_what_the_log_says() -> None:
     assert (found.memory_quantity, found.peak_bytes) == ("max allocated", 21018719232.0)
     assert found.request["plan"]["pp"] == 8
     assert found.groups[1:] == ("v100-sxm2-32gb", "megatron", "site:lab")
-    assert found.left_open == ("plan.attention_kernel: flash assumed",)
+    assert found.left_open == ("plan.attention_kernel: unfused assumed",)
 
 
 def test_estimates_of_real_runs_are_near() -> None:
@@ -76,7 +76,7 @@ def test_learns_what_these_runs_share() -> None:
     (kind,) = kinds(site())
     found = {one.factor: one for one in kind.factors}
     assert list(found) == ["common", *FACTORS]
-    assert -0.2 < found["pipeline"].longer < -0.05
+    assert -0.2 < found["pipeline"].longer < -0.02
     assert found["pipeline"].deviation < 0.1 < found["pipeline"].deviation_before / 10
     assert found["common"].deviation < found["common"].deviation_before / 3
     assert found["ep"].verdict == "unused"
