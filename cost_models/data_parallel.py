@@ -237,9 +237,8 @@ def data_parallel_seconds(
     last = maximum(counts.layers[layers_of(model).order[-1]].plain, 1.0)
 
     def rates(data: Axis, shard: Axis, replicate: Axis) -> Rates:
-        bucket = bucket_parameters(full(data.size))
-        whole = unsharded_bucket_parameters(runtime, training, where(by_block, last, bucket))
-        bucket = where(by_block, last, bucket)
+        bucket = where(by_block, last, bucket_parameters(full(data.size)))
+        whole = unsharded_bucket_parameters(runtime, training, bucket)
         payloads = (bucket * reduce_bytes, bucket * weight_bytes, whole * reduce_bytes)
         return prices.rates(payloads, data, shard, replicate)
 

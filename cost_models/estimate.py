@@ -42,6 +42,9 @@ from cost_models.step_time import (
 from cost_models.synchronisation import paging_s
 from cost_models.traffic import GroupTraffic, traffic
 
+# Parts of a step that the simulator's chunks hold.
+IN_CHUNKS = ("forward", "backward", "recompute", "tp_comm", "cp_comm", "ep_comm")
+
 
 @dataclass(frozen=True)
 class Estimates:
@@ -68,6 +71,19 @@ class Estimates:
     def kernels(self) -> tuple[tuple[KernelTime, ...], ...]:
         """The costs of each kind of layer: arrays over the layer keys of `keyed_plans`."""
         return self.times.kernels
+
+    def outside_chunks_s(self, plan: ParallelPlan, times: Times, row: int = 0) -> float:
+        """Seconds of a step that the simulator's chunks do not hold; times: those chunks.
+
+        What happens once, and, since chunks have what another micro-batch hides of expert
+        communication, what nothing hides of it while the pipeline fills and drains.
+        """
+        parts_s = {name: float(values[row]) for name, values in self.time_parts_s.items()}
+        once_s = sum(parts_s[name] for name, part in TIME_PARTS.items() if part.once)
+        if not plan.overlap_ep:
+            return once_s
+        inside_s = float(self.num_micro_batches[row] * times.work_s.max())
+        return once_s + max(sum(parts_s[name] for name in IN_CHUNKS) - inside_s, 0.0)
 
     def stage_times(self, plan: ParallelPlan, row: int = 0) -> tuple[Times, Links]:
         """The simulator's input for one plan: seconds per rank and chunk, and of messages.

@@ -381,7 +381,9 @@ def _pipeline_s(
     chunk_s = (forward + backward) / (2.0 * plans.vpp)
     steady = where(hidden, maximum(message - chunk_s, 0.0), message)
     ways = 1.0 + g.runtime.messages_one_way
-    filling = by_schedule(plans, lambda one: one.shown_messages(plans.pp, plans.vpp))
+    filling = by_schedule(
+        plans, lambda one: (one.shown_messages or one.messages)(plans.pp, plans.vpp)
+    )
     filling = where(hidden, filling, 2.0 * (plans.pp - 1))
     shown = filling * message + ways * messages(g) * steady
     return where(plans.pp > 1, shown, 0.0)

@@ -261,8 +261,11 @@ def _instance_of(
         row["network_gbit_per_s"],
         row["price_usd_per_hour"],
     )
-    tier = {"name": provider["network"], "latency_us": provider["latency_us"]}
-    tier["collective_wait_us"] = provider.get("collective_wait_us", 0.0)
+    tier = {
+        "name": provider["network"],
+        "latency_us": provider["latency_us"],
+        "collective_wait_us": provider.get("collective_wait_us", 0.0),
+    }
     network = [] if gbit is None else [tier | {"bytes_per_s": gbit * 1e9 / 8 / per_node}]
     memory_gib, nvme_tb = row["host_memory_gib"], row["nvme_tb"]
     parts = [f"{per_node}x {accelerator_entries()[row['accelerator']].spec.name}"]

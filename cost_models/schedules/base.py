@@ -70,32 +70,17 @@ def wave(stages: int, chunks: int, micro_batch: int) -> Route:
     )
 
 
-def loop_messages(stages: int, chunks: int) -> int:
+def loop_messages(stages: Array, chunks: Array) -> Array:
     """Sends per micro-batch along a loop of one or more chunks: p v - 1 hops, forward and backward.
 
     A single rank sends nothing.
     """
-    return 2 * (stages * chunks - 1) if stages > 1 else 0
+    return 2 * (stages * chunks - 1) * (stages > 1)
 
 
-def wave_messages(stages: int, chunks: int) -> int:
+def wave_messages(stages: Array, chunks: Array) -> Array:
     """Sends per micro-batch along a wave: p-1 hops per chunk, both ways; turns are local."""
     return 2 * chunks * (stages - 1)
-
-
-def shown_in_loop(stages: Array, chunks: Array) -> Array:
-    """Messages that filling and draining a loop shows: the first micro-batch's, both ways."""
-    return 2.0 * (stages * chunks - 1.0)
-
-
-def shown_in_wave(stages: Array, chunks: Array) -> Array:
-    """The same along a wave, whose turns are local."""
-    return 2.0 * chunks * (stages - 1.0)
-
-
-def shown_between_ranks(stages: Array, chunks: Array) -> Array:
-    """Those of one chunk, where the others' have time to spare."""
-    return 2.0 * (stages - 1.0) + 0.0 * chunks
 
 
 def one_copy(stage: Array, stages: Array) -> Array:
@@ -115,8 +100,9 @@ class PipelineSchedule:
     freed_at: "input gradient" or "weight gradient": the action that frees that unit.
     weight_copies(stage, stages): copies of the rank's weights.
     messages(stages, chunks): sends per micro-batch over the whole pipeline, both directions.
-    shown_messages(stages, chunks): sends of a step that nothing hides although chunks overlap
-        with messages; exact for equal stages of interleaved 1F1B, looped BFS and DualPipe-V.
+    shown_messages(stages, chunks): sends of a step that show where others run under chunks; exact
+        for equal stages of interleaved 1F1B, looped BFS and DualPipe-V.  None: those of one
+        micro-batch, the first on its way and the last on its way back.
     allowed(stages, chunks, micro_batches): "", or why the schedule cannot run.
     route(stages, chunks, micro_batch): the route of a micro-batch.
     order(stages, chunks, micro_batches): the actions of each rank.
@@ -137,8 +123,8 @@ class PipelineSchedule:
     allowed: Callable[[int, int, int], str]
     order: Callable[[int, int, int], Order]
     weight_copies: Callable[[Array, Array], Array] = one_copy
-    messages: Callable[[int, int], int] = loop_messages
-    shown_messages: Callable[[Array, Array], Array] = shown_in_loop
+    messages: Callable[[Array, Array], Array] = loop_messages
+    shown_messages: Callable[[Array, Array], Array] | None = None
     route: Callable[[int, int, int], Route] = loop
     chunk_counts: tuple[int, ...] = (1,)
     splits_backward: bool = False
@@ -153,7 +139,4 @@ class PipelineSchedule:
 
 
 # A schedule whose every second chunk runs back.
-wave_schedule = partial(
-    PipelineSchedule, messages=wave_messages, shown_messages=shown_in_wave, route=wave,
-    placement="wave",
-)  # fmt: skip
+wave_schedule = partial(PipelineSchedule, messages=wave_messages, route=wave, placement="wave")

@@ -13,15 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.schedules.base import (
-    Action,
-    Costs,
-    Order,
-    PipelineSchedule,
-    Route,
-    loop_messages,
-    shown_between_ranks,
-)
+from cost_models.schedules.base import Action, Costs, Order, PipelineSchedule, Route, loop_messages
 from cost_models.schedules.dualpipe_v import pair_steps, pairs_extra_s, pairs_refusal
 from cost_models.schedules.zb_v import numbered
 from cost_models.sources import Array, formula
@@ -104,7 +96,6 @@ DUALPIPE = PipelineSchedule(
     in_flight=lambda stage, stages, chunks, micro_batches: dualpipe_in_flight(stage, stages),
     weight_copies=lambda stage, stages: np.multiply(stage, 0.0) + 2.0,
     messages=lambda stages, chunks: loop_messages(stages, 1),
-    shown_messages=shown_between_ranks,
     allowed=refusal,
     route=route,
     order=order,

@@ -5,13 +5,7 @@ Lamy-Poirier, arXiv 2211.05953, section 4.  Backwards run the forwards' order in
 
 from __future__ import annotations
 
-from cost_models.schedules.base import (
-    Action,
-    Kind,
-    Order,
-    PipelineSchedule,
-    shown_between_ranks,
-)
+from cost_models.schedules.base import Action, Kind, Order, PipelineSchedule, loop_messages
 from cost_models.schedules.gpipe import all_in_flight
 from cost_models.schedules.interleaved import INTERLEAVED
 
@@ -33,7 +27,8 @@ LOOPED_BFS = PipelineSchedule(
     in_flight=all_in_flight,
     allowed=lambda stages, chunks, micro_batches: "",
     order=order,
-    shown_messages=shown_between_ranks,
+    # Between its chunks a rank works on other micro-batches.
+    shown_messages=lambda stages, chunks: loop_messages(stages, 1),
     chunk_counts=(),
     keeps_all=True,
 )

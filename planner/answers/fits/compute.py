@@ -15,9 +15,10 @@ from planner.answers.fits.command import command_of
 from planner.answers.fits.last_with_room import last_with_room
 from planner.answers.fits.request import FitRequest, Method
 from planner.answers.fits.trained_with import trained_with, trained_with_notes
-from planner.answers.fits.tried import TITLES, Found, Tried, best_at, free_bytes, sequences
+from planner.answers.fits.tried import TITLES, Found, Tried, best_at, sequences
 from planner.answers.fits.what_helps import smallest_change
 from planner.answers.plans.explain import report
+from planner.answers.plans.near_misses import free_bytes
 from planner.documents.formats import listed, share, size
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest

@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cost_models.plans import ParallelPlan, Plans
+from cost_models.plans import ParallelPlan
 from planner import frameworks
 from planner.answers.fits.request import FitRequest, Method, usual_batch
 from planner.answers.plans.competition import limited, prepared
+from planner.answers.plans.near_misses import free_bytes, needed_bytes
 from planner.constraints import Context, Rule
 from planner.documents.request import Bounds, PlanRequest
-from planner.evidence.uncertainty.site_storage import room_of
 from planner.frameworks.plan_defaults import own_trainings
 from planner.frameworks.supported import runs
 from planner.inputs.requests.parser import parse_request
-from planner.search.exhaustive import cost_model, search
+from planner.search.exhaustive import search
 from planner.search.outcome import Outcome
 from planner.search.several_spaces import best_of_each
 
@@ -173,13 +173,3 @@ def sequences(asked: FitRequest, method: Method) -> int:
     if method == "dpo" and asked.usual_batch:
         return usual_batch(accelerators, together=2)
     return batch
-
-
-def needed_bytes(request: PlanRequest, plan: ParallelPlan) -> float:
-    """What a plan needs of an accelerator's memory."""
-    return float(cost_model(request).needed_bytes(Plans.from_rows([plan]))[0])
-
-
-def free_bytes(request: PlanRequest, plan: ParallelPlan) -> float:
-    """Bytes that a plan leaves free; negative where it does not fit."""
-    return room_of(request).of_plan(plan) - needed_bytes(request, plan)

@@ -63,7 +63,7 @@ def reports_of_several(
             corrected = estimates.corrected
             times = 1.0 if corrected is None else float(corrected[k])
             kernels = _kernels(request, plan, estimates, k)
-            run = pipeline(estimates, k, plan, parts) if simulated else None
+            run = pipeline(estimates, k, plan) if simulated else None
             again = sum(recomputed_communication_s(estimates, k).values())
             result[i] = _report(
                 model, request, plan, seconds, parts, memory, kernels, run, times, again

@@ -69,6 +69,16 @@ def smallest_change(
     return None
 
 
+def needed_bytes(request: PlanRequest, plan: ParallelPlan) -> float:
+    """What a plan needs of an accelerator's memory."""
+    return float(cost_model(request).needed_bytes(Plans.of(plan))[0])
+
+
+def free_bytes(request: PlanRequest, plan: ParallelPlan) -> float:
+    """Bytes that a plan leaves free; negative where it does not fit."""
+    return room_of(request).of_plan(plan) - needed_bytes(request, plan)
+
+
 def difference(plan: ParallelPlan, other: ParallelPlan) -> dict[str, Any]:
     """The fields of `other` that differ; dp never alone, since it follows from the others."""
     before, after = plan.model_dump(mode="json"), other.model_dump(mode="json")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from cost_models.cost_parts import TIME_PARTS
 from cost_models.estimate import Estimates
 from cost_models.plans import ParallelPlan
 from cost_models.schedules import SCHEDULES
@@ -16,20 +15,15 @@ from planner.documents.plan_report import Pipeline
 MOST_ACTIONS = 400_000
 # Rounds of p micro-batches after which a step repeats itself.
 ROUNDS = 3
-# What the times of chunks hold.
-_IN_CHUNKS = ("forward", "backward", "recompute", "tp_comm", "cp_comm", "ep_comm")
 
 
-def pipeline(
-    estimates: Estimates, row: int, plan: ParallelPlan, parts_s: dict[str, float]
-) -> Pipeline | None:
+def pipeline(estimates: Estimates, row: int, plan: ParallelPlan) -> Pipeline | None:
     """The simulated pipeline of the plan in `row` of the estimates; None without stages."""
     if plan.pp == 1:
         return None
     schedule = SCHEDULES[plan.schedule]
     # Closed forms are of chunks that are alike.
     uneven = plan.vpp > 1 and bool(plan.stage_layers) and schedule.placement == "loop"
-    outside = sum(parts_s[name] for name, part in TIME_PARTS.items() if part.once)
     # An asynchronous schedule fills once per run but the simulator once per order, so its time is
     # not that of a step.
     stages_s = None
@@ -37,18 +31,15 @@ def pipeline(
         count = int(estimates.num_micro_batches[row])
         times, links = estimates.stage_times(plan, row)
         stages_s = simulated_s(plan, count, times, links)
-        if plan.overlap_ep:
-            # Chunks are simulated with what other micro-batches hide of expert communication,
-            # which they do not while the pipeline fills and drains.
-            busiest_s = sum(parts_s[name] for name in _IN_CHUNKS)
-            outside += max(busiest_s - count * float(times.work_s.max()), 0.0)
+        if stages_s is not None:
+            stages_s += estimates.outside_chunks_s(plan, times, row)
     return Pipeline.of(
         schedule,
         schedule=schedule.id,
         frameworks=frameworks.running(schedule.id),
         closed_form=schedule.holds,
         shown="scaled simulation" if schedule.extra_s is None or uneven else "closed form",
-        simulated_iteration_time_s=None if stages_s is None else stages_s + outside,
+        simulated_iteration_time_s=stages_s,
     )
 
 

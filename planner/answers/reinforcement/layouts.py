@@ -13,12 +13,13 @@ from functools import cached_property
 import numpy as np
 
 from cost_models.estimate import CostModel
-from cost_models.plans import ParallelPlan, Plans
+from cost_models.plans import ParallelPlan
 from cost_models.schedules import SCHEDULES
 from planner import frameworks
 from planner.answers.plans.competition import fastest
 from planner.answers.plans.emission import NothingFits
 from planner.answers.plans.explain import report
+from planner.answers.plans.near_misses import free_bytes
 from planner.answers.plans.plan_answers import IllegalPlan, illegal
 from planner.answers.reinforcement.documents import PART, ReinforcementRequest, TransferStep
 from planner.answers.reinforcement.engines import Engines, fastest_engines, lengths
@@ -29,7 +30,6 @@ from planner.documents.formats import size
 from planner.documents.plan_report import PlanReport
 from planner.documents.problems import RequestError
 from planner.documents.request import Bounds, PlanRequest
-from planner.evidence.uncertainty.site_storage import room_of
 from planner.frameworks.step_trainers import STALENESS, WayName
 from planner.search.exhaustive import cost_model
 
@@ -281,13 +281,8 @@ def _trained(asked: ReinforcementRequest, nodes: int) -> Trained:
             plan = outcome.best[0].model_copy(update=dict(runs))
             return Trained(asked, nodes, _by_lengths(asked, bound), plan)
         if outcome.nearest:
-            missing[name] = _missing_bytes(bound, outcome.nearest[0])
+            missing[name] = -free_bytes(bound, outcome.nearest[0])
     raise NothingFits(_does_not_fit(asked, nodes, missing))
-
-
-def _missing_bytes(request: PlanRequest, plan: ParallelPlan) -> float:
-    needed_bytes = float(cost_model(request).needed_bytes(Plans.of(plan))[0])
-    return needed_bytes - room_of(request).of_plan(plan)
 
 
 def _does_not_fit(

@@ -14,6 +14,7 @@ from planner.answers.lint.linted_launch import on_accelerators
 from planner.answers.plans.plan_answers import find
 from planner.frameworks.sources import framework_of, reading_of
 from planner.inputs.requests.parser import parse_cluster, parse_request
+from tests.fixtures.scripts import PRETRAIN_7B
 
 # What a script or a YAML says to get FlashAttention 2 or later, or cuDNN's.
 FLASH = re.compile(
@@ -90,15 +91,7 @@ def test_a_plan_of_no_framework_is_compared_with_one_by_hand() -> None:
     assert answer.baseline.report.plan.attention_kernel == "unfused"
 
 
-MEGATRON = (
-    "export CUDA_DEVICE_MAX_CONNECTIONS=1\n"
-    "torchrun --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size 8"
-    " --sequence-parallel --num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008"
-    " --num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096"
-    " --micro-batch-size 1 --global-batch-size 64 --swiglu --normalization RMSNorm"
-    " --disable-bias-linear --position-embedding-type rope --vocab-size 32000 --fp16"
-    " --use-distributed-optimizer --untie-embeddings-and-output-weights --mock-data"
-)
+MEGATRON = f"{PRETRAIN_7B} --fp16"
 TRL = """model_name_or_path: {model}
 per_device_train_batch_size: 1
 max_length: 1024

@@ -11,16 +11,9 @@ from planner.answers.lint.findings import Finding
 from planner.answers.lint.lint import found_in
 from planner.constraints import violations
 from planner.inputs.requests.parser import parse_cluster
+from tests.fixtures.scripts import PRETRAIN_7B
 
-MEGATRON = (
-    "export CUDA_DEVICE_MAX_CONNECTIONS=1\n"
-    "torchrun --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size 8"
-    " --sequence-parallel --num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008"
-    " --num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096"
-    " --micro-batch-size 1 --global-batch-size 64 --swiglu --normalization RMSNorm"
-    " --disable-bias-linear --position-embedding-type rope --vocab-size 32000 --bf16"
-    " --use-distributed-optimizer --untie-embeddings-and-output-weights --mock-data"
-)
+MEGATRON = f"{PRETRAIN_7B} --bf16"
 TRAINER = (
     "torchrun --nproc_per_node 8 train.py --model_name_or_path meta-llama/Llama-3.1-8B"
     " --per_device_train_batch_size 8 --gradient_accumulation_steps 4 --learning_rate 2e-5"
