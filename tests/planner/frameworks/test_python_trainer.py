@@ -50,48 +50,6 @@ def test_accelerators_that_a_script_leaves_itself(
     assert ("no launcher among the files" in said(answer)) is (replicas == 8)
 
 
-def test_weights_that_are_loaded_in_half_precision_stay_so_without_shards() -> None:
-    answer = reading(PLAIN)
-    training = answer.request["training"]
-    assert (training["seq_length"], training["global_batch_size"]) == (512, 16)
-    assert training["master_weights_dtype"] == "none"
-    assert training["optimizer"] == "adam_8bit"
-    assert "lora_rank" not in training
-    whole = reading(PLAIN.replace(', torch_dtype="bfloat16"', "")).request["training"]
-    assert "master_weights_dtype" not in whole
-    sharded = PLAIN.replace('"out",', '"out", fsdp="full_shard",')
-    assert "master_weights_dtype" not in reading(sharded).request["training"]
-    auto = reading(PLAIN.replace('torch_dtype="bfloat16"', 'dtype="auto"'))
-    assert auto.request["training"]["master_weights_dtype"] == "none"
-    assert "taken as bf16" in said(auto)
-
-
-def test_four_bits_beside_adapters() -> None:
-    quantised = SFT.replace(
-        "torch_dtype=torch.bfloat16)",
-        "quantization_config=BitsAndBytesConfig(load_in_4bit=True))",
-    )
-    assert reading(quantised).request["training"]["frozen_dtype"] == "nf4"
-    prepared = PLAIN.replace(
-        "trainer =",
-        "model = prepare_model_for_kbit_training(model)\nmodel = get_peft_model(model, "
-        'LoraConfig(r=4, target_modules="all-linear"))\ntrainer =',
-    ).replace('torch_dtype="bfloat16"', "load_in_8bit=True")
-    answer = reading(prepared)
-    assert answer.request["plan"]["recompute"] == "full"
-    assert answer.request["training"]["lora_rank"] == 4
-    assert "frozen weights of 8 bits are costed as 16" in said(answer)
-    # Of 4 bits PEFT's function leaves the rest in fp32.
-    narrow = reading(prepared.replace("load_in_8bit", "load_in_4bit"))
-    assert narrow.request["training"]["frozen_dtype"] == "nf4 and fp32"
-
-
-def test_targets_that_are_not_set_are_those_of_peft() -> None:
-    answer = reading(SFT.replace('target_modules=["q_proj", "v_proj"], ', ""))
-    assert answer.request["training"]["lora_targets"] == ["q_proj", "v_proj"]
-    assert "q_proj and v_proj as in PEFT" in said(answer)
-
-
 def test_objects_with_methods() -> None:
     text = """\
 class Tuner:
@@ -172,14 +130,6 @@ def test_what_cannot_be_read_is_said(text: str, reason: str) -> None:
     assert reason in why(text)
 
 
-def test_how_a_model_is_tuned_that_another_module_makes_may_be_given() -> None:
-    text = "m = made()\nSFTTrainer(model=m, args=SFTConfig('x', max_length=64, bf16=True))\n"
-    for kind, rank in (("full", 0), ("lora", 8)):
-        given = GivenValues({"finetuning_type": kind, "model_name_or_path": "Qwen/Qwen2.5-7B"})
-        answer = reading(text, given=given)
-        assert answer.request["training"].get("lora_rank", 0) == rank
-
-
 def test_a_function_that_nothing_calls_is_taken_to_be_the_start() -> None:
     answer = reading(SFT.replace('if __name__ == "__main__":\n    main()\n', ""))
     assert "main of train.py is taken to be what is called" in said(answer)
@@ -201,53 +151,6 @@ def test_a_field_may_have_the_name_of_a_constant() -> None:
         "per_device_train_batch_size=4", "per_device_train_batch_size=Sizes().batch"
     )
     assert reading(text).request["plan"]["micro_batch_size"] == 6
-
-
-FROZEN = """\
-for name, weight in trainer.model.named_parameters():
-    weight.requires_grad = "lm_head" in name
-"""
-
-
-@pytest.mark.parametrize(
-    "frozen",
-    [
-        FROZEN,
-        "model.requires_grad_(False)",
-        "for one in model.parameters(): one.requires_grad = False",
-        # Where the name of a weight, which only running knows, decides.
-        "for name, one in model.named_parameters():\n    if 'h.' in name: one.requires_grad=False",
-    ],
-)
-def test_weights_that_a_script_freezes_itself_are_refused(frozen: str) -> None:
-    assert "which weights a script freezes itself is not followed" in why(PLAIN + frozen)
-    given = GivenValues({"finetuning_type": "full"})
-    assert reading(PLAIN + frozen, given=given).request["training"]["seq_length"] == 512
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        PLAIN + "\nfor one in ref_model.parameters(): one.requires_grad = False",
-        PLAIN.replace("trainer =", "other = AutoModelForCausalLM.from_pretrained('gpt2')\n"
-                      "other.requires_grad_(False)\ntrainer ="),
-        SFT.replace("    config =", "    for one in model.parameters(): one.requires_grad = False\n"
-                    "    config ="),
-    ],
-)  # fmt: skip
-def test_weights_of_other_models_and_under_adapters_may_be_frozen(text: str) -> None:
-    assert reading(text).request["training"]
-
-
-def test_adapters_at_modules_that_starcoder_2_lacks_are_not_costed() -> None:
-    text = SFT.replace("Qwen/Qwen2.5-7B-Instruct", "bigcode/starcoder2-3b")
-    for listed, found in (
-        ('["q_proj", "gate_proj", "up_proj", "down_proj"]', ["q_proj"]),
-        ('["o_proj", "c_fc", "c_proj"]', ["o_proj", "up_proj", "down_proj"]),
-    ):
-        answer = reading(text.replace('["q_proj", "v_proj"]', listed))
-        assert answer.request["training"]["lora_targets"] == found
-        assert ("StarCoder 2 has no gate_proj" in said(answer)) == ("gate_proj" in listed)
 
 
 def test_a_step_of_its_own_is_said() -> None:
@@ -351,55 +254,6 @@ def test_hostile_scripts_end(text: str) -> None:
         reading(text + "SFTConfig\n")
 
 
-LIGHTNING = """\
-import lightning.pytorch as pl
-from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy
-from torch.utils.data import DataLoader
-
-class Model(pl.LightningModule):
-    def __init__(self, name):
-        super().__init__()
-        self.name = name
-
-    def configure_model(self):
-        self.model = AutoModelForCausalLM.from_pretrained(self.name)
-
-class Data(pl.LightningDataModule):
-    def setup(self, stage):
-        self.data = load().map(lambda one: tokenizer(one, truncation=True, max_length=2048))
-
-    def train_dataloader(self):
-        return DataLoader(self.data, batch_size=4)
-
-tokenizer = AutoTokenizer.from_pretrained("Qwen/Qwen2.5-7B")
-strategy = FSDPStrategy(sharding_strategy="FULL_SHARD", activation_checkpointing_policy={Model})
-trainer = pl.Trainer(devices=4, num_nodes=2, strategy=strategy, precision="bf16-mixed",
-                     accumulate_grad_batches=2)
-trainer.fit(Model("Qwen/Qwen2.5-7B"), Data())
-"""
-
-
-def test_a_script_of_lightning_is_read() -> None:
-    answer = reading(LIGHTNING)
-    plan, training = answer.request["plan"], answer.request["training"]
-    assert (answer.framework, answer.nodes, answer.accelerators_per_node) == ("accelerate", 2, 4)
-    assert (plan["dp"], plan["micro_batch_size"], plan["zero_stage"]) == (8, 4, 3)
-    assert plan["recompute"] == "full"
-    assert (training["seq_length"], training["global_batch_size"]) == (2048, 64)
-    assert "Lightning's Trainer is costed" in said(answer)
-    stage_3 = LIGHTNING.replace("strategy=strategy", 'strategy="deepspeed_stage_3"')
-    assert reading(stage_3).request["plan"]["zero_stage"] == 3
-    zero = "{'stage': 1, 'offload_optimizer': {'device': 'cpu'}}"
-    stated = f"DeepSpeedStrategy(config={{'zero_optimization': {zero}}})"
-    own = reading(LIGHTNING.replace("strategy=strategy", f"strategy={stated}")).request["plan"]
-    assert (own.get("zero_stage", 1), own["offload_optimizer"]) == (1, True)
-    alone = LIGHTNING.replace("strategy=strategy", 'strategy="auto"')
-    assert reading(alone).request["plan"]["zero_stage"] == 0
-    assert "ModelParallelStrategy is not read" in why(
-        LIGHTNING.replace("strategy=strategy", "strategy=ModelParallelStrategy()")
-    )
-
-
 def test_arguments_of_a_document_or_of_a_class_that_is_not_here_are_followed() -> None:
     document = """\
 import other
@@ -496,29 +350,6 @@ def test_pairs_of_what_is_not_known_are_not_known() -> None:
     assert "** of SFTConfig is said: known only at run time" in said(reading(IMPORTS + text))
 
 
-def test_adapters_of_a_function_that_is_not_here_are_adapters() -> None:
-    text = (
-        "from builders import build_peft\n"
-        "model = AutoModelForCausalLM.from_pretrained('gpt2')\n"
-        "model = get_peft_model(model, build_peft({}))\n"
-        "SFTTrainer(model=model, args=SFTConfig('x', max_length=64))\n"
-    )
-    told = IMPORTS + text.format("r=4, lora_alpha=8, target_modules=['q_proj']")
-    training = reading(told).request["training"]
-    assert (training["lora_rank"], training["lora_targets"]) == (4, ["q_proj"])
-    assert "lora_r" in why(IMPORTS + text.format("args"))
-
-
-def test_a_model_beside_the_trained_one_that_embeds_sentences_is_not_taken() -> None:
-    text = (
-        "def score(a, model_name='all-MiniLM-L6-v2'):\n    return SentenceTransformer(model_name)\n"
-        "parser = argparse.ArgumentParser()\nparser.add_argument('--folder', required=True)\n"
-        "model = AutoModelForCausalLM.from_pretrained(parser.parse_args().folder)\n"
-        "SFTTrainer(model=model, args=SFTConfig('x', max_length=64))\n"
-    )
-    assert "leaves out the model: add --model NAME" in why(IMPORTS + text)
-
-
 def test_arguments_that_set_nothing_beside_no_trainer_train_nothing() -> None:
     text = "args = SFTConfig(output_dir='x', hub_model_id='a/b')\nrun(args, 'Qwen/Qwen2.5-7B')\n"
     assert "it makes no arguments of a Trainer" in why(IMPORTS + text)
@@ -535,18 +366,6 @@ def test_fields_that_are_set_by_unknown_names_are_said() -> None:
     assert "fields of Config have their defaults" in said(reading(IMPORTS + text))
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "Path(__file__).resolve().parents[2] / 'models' / 'gemma-2-2b-it'",
-        "os.path.join(os.path.dirname(__file__), 'models', 'gemma-2-2b-it')",
-    ],
-)
-def test_a_folder_below_one_that_is_not_known_names_its_model(path: str) -> None:
-    text = f"SFTTrainer(model=str({path}), args=SFTConfig('x', max_length=64))\n"
-    assert reading(IMPORTS + text).request["model"]["name"] == "gemma-2-2b"
-
-
 def test_a_configuration_that_a_function_not_here_loads_is_read() -> None:
     text = (
         "from utils import load_config\nconfig = load_config('configs/train.yaml')\n"
@@ -554,14 +373,6 @@ def test_a_configuration_that_a_function_not_here_loads_is_read() -> None:
     )
     files = {"train.yaml": "training:\n  per_device_train_batch_size: 4\n  save_steps: 5\n"}
     assert reading(IMPORTS + text, files=files).request["training"]["global_batch_size"] == 32
-
-
-def test_adapters_of_a_checkpoint_have_a_rank_that_is_said() -> None:
-    text = (
-        "model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained('gpt2'), 'a',"
-        " is_trainable=True)\nSFTTrainer(model=model, args=SFTConfig('x', max_length=64))\n"
-    )
-    assert "are in a checkpoint: a rank of 8" in said(reading(IMPORTS + text))
 
 
 @pytest.mark.parametrize(("length", "read_as"), [("512", 512), ("131072", 131072), ("100_000", 0)])
@@ -575,30 +386,3 @@ def test_a_length_without_an_end_is_none(length: str, read_as: int) -> None:
         assert reading(IMPORTS + text).request["training"]["seq_length"] == read_as
     else:
         assert "leaves out the sequence length" in why(IMPORTS + text)
-
-
-RAY = """\
-from ray.train import ScalingConfig
-from ray.train.torch import TorchTrainer
-token = os.getenv("HF_TOKEN")
-if token is None:
-    raise RuntimeError("set HF_TOKEN")
-def make(data=None, **said):
-    model = AutoModelForCausalLM.from_pretrained(said["name"])
-    args = TrainingArguments("o", per_device_train_batch_size=said["batch"], fp16=True)
-    return Trainer(model=model, args=args, train_dataset=data)
-def loop(config):
-    data = config.pop("data")
-    make(data=data, **config).train()
-config = {"name": "gpt2", "batch": 4}
-config["data"] = load().map(lambda row: tokenizer(row, truncation=True, max_length=512))
-TorchTrainer(loop, train_loop_config=config, scaling_config=ScalingConfig(num_workers=2)).fit()
-"""
-
-
-def test_workers_of_ray_train_are_followed_by_their_configuration() -> None:
-    answer = reading(IMPORTS + RAY)
-    assert (answer.nodes, answer.accelerators_per_node) == (1, 2)
-    assert answer.request["plan"]["micro_batch_size"] == 4
-    assert answer.request["training"]["seq_length"] == 512
-    assert "Ray Train starts 2 workers" in said(answer)

@@ -8,26 +8,10 @@ from __future__ import annotations
 
 import pytest
 
-from planner.answers.lint.findings import ReadAnswer
 from planner.answers.lint.lint import lint, read
-from planner.documents.problems import RequestError
 from planner.frameworks.launch_files import GivenValues
 from planner.inputs.requests.parser import parse_cluster
-
-MODEL = "--model_name_or_path meta-llama/Llama-2-7b-hf"
-BATCH = "--per_device_train_batch_size 2 --gradient_accumulation_steps 16"
-LENGTH = "--model_max_length 4096 --bf16 True"
-
-
-def reading(launcher: str, *options: str, given: GivenValues | None = None) -> ReadAnswer:
-    text = f"#!/bin/bash\n{launcher} {' '.join(options)}\n"
-    return read({"launch.sh": text}, parse_cluster("1x8xh100-sxm"), given=given)
-
-
-def why(launcher: str, *options: str) -> str:
-    with pytest.raises(RequestError) as caught:
-        reading(launcher, *options)
-    return str(caught.value)
+from tests.fixtures.trainer_scripts import BATCH, LENGTH, MODEL, TRL, reading, why
 
 
 @pytest.mark.parametrize(
@@ -271,38 +255,6 @@ def test_folders_and_same_shapes(name: str) -> None:
     assert found.request["model"]["hidden_size"] == 4096
 
 
-FACTORY = "model_name_or_path: meta-llama/Llama-2-7b-hf\ncutoff_len: 1024\n"
-TRL = "model_name_or_path: meta-llama/Llama-2-7b-hf\ndataset_name: a/b\nmax_length: 1024\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (FACTORY + "finetuning_type: lora\ndo_predict: true\n", "nothing is trained"),
-        (FACTORY + "finetuning_type: lora\ntask: mmlu_test\n", "nothing is trained"),
-        (TRL + "num_generations: 16\n", "GRPO"),
-    ],
-)
-def test_yaml_that_trains_nothing_or_generates(text: str, said: str) -> None:
-    with pytest.raises(RequestError) as caught:
-        read({"run.yaml": text}, parse_cluster("1x8xh100-sxm"))
-    assert said in str(caught.value)
-
-
-def test_grpo_by_the_lengths_of_its_parts() -> None:
-    response = "max_completion_length: 2048\nnum_generations: 8"
-    with pytest.raises(RequestError, match="also generates samples"):
-        read(
-            {"grpo.yaml": TRL.replace("max_length: 1024", response)}, parse_cluster("1x8xh100-sxm")
-        )
-    text = TRL.replace("max_length: 1024", f"max_prompt_length: 500\n{response}")
-    found = read({"grpo.yaml": text}, parse_cluster("1x8xh100-sxm"))
-    assert found.request["training"]["seq_length"] == 500 + 2048
-    assert "only the training of GRPO is read" in str(found.request["guessed"])
-    with pytest.raises(RequestError, match="is of rloo, whose step cannot be read"):
-        read({"rloo.yaml": text}, parse_cluster("1x8xh100-sxm"))
-
-
 def test_a_run_that_a_file_not_given_may_shard_only_risks_its_memory() -> None:
     text = TRL.replace("Llama-2-7b-hf", "Llama-2-70b-hf")
     found = lint({"run.yaml": text}, parse_cluster("4x8xh100-sxm"))
@@ -312,11 +264,6 @@ def test_a_run_that_a_file_not_given_may_shard_only_risks_its_memory() -> None:
     assert found.verdict == "may run out"
     sharded = lint({"run.yaml": text + "deepspeed: zero1.json\n"}, parse_cluster("1x8xh100-sxm"))
     assert sharded.verdict == "does not fit"
-
-
-def test_llama_factory_trains_adapters_unless_it_says_otherwise() -> None:
-    found = read({"run.yaml": FACTORY}, parse_cluster("1x8xh100-sxm")).request
-    assert found["training"]["lora_rank"] == 8
 
 
 def test_zero_by_an_option_of_the_script() -> None:
@@ -340,12 +287,6 @@ def test_models_of_a_loop() -> None:
     assert found["model"]["num_layers"] == 32  # the last one
 
 
-def test_a_script_with_options_of_nobody_is_named() -> None:
-    said = why("python finetune_fp16.py", "--model_path some/llama --output_path out")
-    assert "the script calls finetune_fp16.py, whose options are those of no known trainer" in said
-    assert "--num-layers" not in said
-
-
 def test_what_no_trainer_has_is_shown_with_the_command_that_completes_it() -> None:
     words = "--model_path meta-llama/Llama-3.1-8B --max_len=4096 --batch 2"
     command = "planner plan --model meta-llama/Llama-3.1-8B --seq-length 4096"
@@ -355,16 +296,6 @@ def test_what_no_trainer_has_is_shown_with_the_command_that_completes_it() -> No
 def test_what_a_script_says_is_quoted_in_that_command() -> None:
     said = why("python own.py", "--model 'x/$(touch here) llama-3.1-8b' --max_len 99")
     assert "--model 'x/$(touch here) llama-3.1-8b' --seq-length 99" in said
-
-
-@pytest.mark.parametrize(
-    ("program", "own"),
-    [("loss.backward()\n", True), ("TrainingArguments()\nloss.backward()\n", False)],
-)
-def test_a_loop_of_its_own_is_said(program: str, own: bool) -> None:
-    files = {"a.sh": f"torchrun a/train.py {MODEL} {BATCH} {LENGTH}\n", "train.py": program}
-    found = read(files, parse_cluster("1x8xh100-sxm")).request
-    assert ("a/train.py trains in a loop of its own" in str(found["guessed"])) is own
 
 
 def test_a_length_of_llama_factorys_name_alone_trains_no_adapters() -> None:
@@ -387,43 +318,10 @@ def test_sizes_beside_a_models_name_are_said() -> None:
     assert "may change time or memory: --encoder_layer_num 8'" in str(found["guessed"])
 
 
-def test_programs_that_train_nothing_are_named_so() -> None:
-    assert "generate.py trains nothing" in why("torchrun tools/generate.py --max_len 99")
-    # Whatever configuration of a training they are given.
-    files = {"a.sh": "python maxengine_server.py base.yml", "base.yml": "ici_fsdp_parallelism: 4"}
-    with pytest.raises(RequestError, match=r"maxengine_server\.py trains nothing"):
-        read(files, parse_cluster("1x8xh100-sxm"))
-
-
 def test_a_jobs_script_comes_before_what_it_calls() -> None:
     call = f"accelerate launch --num_processes $1 train.py {MODEL} {BATCH} {LENGTH}\n"
     files = {"job.slurm": "N=2\nsrun bash train.sh $((4 * N))\n", "train.sh": call}
     assert read(files, parse_cluster("1x2xh100-sxm")).request["plan"]["dp"] == 8
-
-
-@pytest.mark.parametrize(
-    "said", ["per_device_train_batch_size=$OF_SHELL", "gradient_checkpointing=${OF_SHELL}"]
-)
-@pytest.mark.parametrize("trainer", [FACTORY + "finetuning_type: full\nstage: sft\n", TRL])
-def test_an_override_of_unknown_value_is_asked_for(said: str, trainer: str) -> None:
-    """The run takes what the shell puts there, not what the YAML says of the key."""
-    config = trainer + "per_device_train_batch_size: 2\ngradient_checkpointing: true\n"
-    for words in (f"run.yaml {said}", f"--config run.yaml --{said.replace('=', ' ')}"):
-        script = f"torchrun --nproc_per_node 8 train.py {words}\n"
-        with pytest.raises(RequestError) as caught:
-            read({"run.yaml": config, "launch.sh": script}, parse_cluster("1x8xh100-sxm"))
-        assert "which the files do not say: --set OF_SHELL=..." in str(caught.value)
-
-
-def test_an_override_whose_value_the_user_gives() -> None:
-    """A variable that decides nothing, such as a folder, is not asked for."""
-    config = FACTORY + "finetuning_type: full\nper_device_train_batch_size: 2\n"
-    script = "llamafactory-cli train run.yaml per_device_train_batch_size=$B output_dir=$OUT\n"
-    given = GivenValues({"B": "4"})
-    found = read(
-        {"run.yaml": config, "launch.sh": script}, parse_cluster("1x8xh100-sxm"), given=given
-    ).request
-    assert found["plan"]["micro_batch_size"] == 4
 
 
 def test_a_stage_that_it_does_not_have_is_refused() -> None:
@@ -436,150 +334,10 @@ def test_an_actor_is_trained_on_what_it_generates() -> None:
     assert "also generates samples" in why("deepspeed --module rl.mcts", words, BATCH)
 
 
-def test_an_own_length_beside_a_configuration_of_accelerate() -> None:
-    script = f"accelerate launch --config_file c.yaml train.py {MODEL} {BATCH} --cutoff_len 4096\n"
-    config = "distributed_type: FSDP\nnum_processes: 8\nfsdp_config:\n  fsdp_version: 2\n"
-    found = read({"run.sh": script, "c.yaml": config}, parse_cluster("1x8xh100-sxm")).request
-    assert (found["training"]["seq_length"], found["plan"]["zero_stage"]) == (4096, 3)
-
-
-def test_a_configuration_that_the_caller_names_is_asked_for() -> None:
-    words = f"{MODEL} {BATCH} --use_peft --max_seq_length 2048"
-    assert "config is $1, which the files do not say" in why(
-        "accelerate launch --config_file $1 train.py", words
-    )
-
-
-def test_a_program_that_shards_by_a_switch_of_its_own() -> None:
-    words = (MODEL, BATCH, LENGTH, "--use_deepspeed")
-    assert "shards in code of its own: --set zero_stage=3" in why("torchrun t.py", *words)
-    known = GivenValues({"zero_stage": "3"})
-    assert reading("torchrun t.py", *words, given=known).request["plan"]["zero_stage"] == 3
-    named = (MODEL, BATCH, LENGTH, "--deepspeed --deepspeed_config configs/ds_zero2.json")
-    assert reading("deepspeed t.py", *named).request["plan"]["zero_stage"] == 2
-
-
-@pytest.mark.parametrize(
-    ("call", "replicas"),
-    [
-        ("python src/train.py", 1),
-        ("export CUDA_VISIBLE_DEVICES=0,1\npython sft.py --config", 2),
-        ("srun -N 1 --ntasks 4 python sft.py --config", 4),
-        # Another program with the same YAML is no training.
-        ("python sample.py sft.yaml\ntorchrun --nproc_per_node 4 sft.py", 4),
-        ("python sample.py sft.yaml\naccelerate launch --num_processes 4 sft.py", 4),
-    ],
-)
-def test_python_alone_starts_one_process_with_a_trainers_yaml(call: str, replicas: int) -> None:
-    files = {"run.sh": f"{call} sft.yaml\n", "sft.yaml": TRL}
-    plan = read(files, parse_cluster("1x8xh100-sxm")).request["plan"]
-    assert plan.get("dp", 1) == replicas
-
-
-def test_options_of_accelerate_overrule_its_configuration_beside_a_trainers_yaml() -> None:
-    script = "accelerate launch --config_file z3.yaml --num_processes 4 sft.py --config sft.yaml\n"
-    config = (
-        "model_name_or_path: Qwen/Qwen2.5-7B\nmax_seq_length: 4096\nuse_peft: false\nbf16: true\n"
-    )
-    z3 = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 3\nnum_processes: 8\n"
-    files = {
-        "run.sh": script,
-        "sft.yaml": config,
-        "other.yaml": z3.replace("3", "2"),
-        "z3.yaml": z3,
-    }
-    plan = read(files, parse_cluster("8x8xh100-sxm")).request["plan"]
-    assert (plan["dp"], plan["zero_stage"]) == (4, 3)
-
-
 def test_an_option_may_be_abbreviated() -> None:
     short = "--per_device_train_batch 2 --gradient_accumulation 16"
     found = reading("torchrun --nproc_per_node 4 train.py", MODEL, short, LENGTH).request
     assert found["training"]["global_batch_size"] == 128
-
-
-OWN_LOOP = """
-import deepspeed
-parser.add_argument("--per_device_train_batch_size", type=int, default=16, help="of a device")
-parser.add_argument("--max_seq_len", type=int, default=512)
-parser.add_argument("--model_name_or_path", type=str, required=True)
-for batch in loader:
-    model.backward(model(**batch).loss)
-"""
-CONFIG = """
-def get_train_ds_config(stage):
-    return {
-        "train_micro_batch_size_per_gpu": 4,
-        "fp16": {
-            "enabled": True,
-            "loss_scale_window": 100,
-        },
-    }
-"""
-
-
-def test_a_program_of_its_own_loop_has_its_own_defaults() -> None:
-    files = {
-        "run.sh": f"deepspeed --num_gpus 2 main.py {MODEL} --zero_stage 2\n",
-        "main.py": OWN_LOOP,
-        "ds_utils.py": CONFIG,
-    }
-    found = read(files, parse_cluster("1x8xh100-sxm"))
-    training = found.request["training"]
-    assert (training["global_batch_size"], training["seq_length"]) == (32, 512)
-    assert training["precision"] == "fp16"
-    assert "defaults of main.py: per_device_train_batch_size 16" in str(found.assumed)
-    given = {**files, "run.sh": files["run.sh"].replace("--zero", "--max_seq_len 1024 --zero")}
-    again = read(given, parse_cluster("1x8xh100-sxm")).request["training"]
-    assert again["seq_length"] == 1024
-    both = {**files, "other.py": CONFIG.replace("fp16", "bf16")}
-    assert "neither bf16 nor fp16 is on" in str(read(both, parse_cluster("1x8xh100-sxm")).assumed)
-
-
-def test_a_program_that_trains_another_head_is_not_read_by_its_options() -> None:
-    program = (
-        "from transformers import AutoModelForSequenceClassification as A, TrainingArguments\n"
-        "Trainer(model=A.from_pretrained('gpt2'), args=TrainingArguments('x'))\n"
-    )
-    script = f"torchrun --nproc_per_node 2 classify.py {MODEL} {BATCH} {LENGTH}\n"
-    with pytest.raises(RequestError, match="is no decoder of the next token"):
-        read({"run.sh": script, "classify.py": program}, parse_cluster("1x8xh100-sxm"))
-
-
-def test_a_program_that_is_not_followed_is_said() -> None:
-    script = f"torchrun --nproc_per_node 2 sft.py {MODEL} {BATCH} {LENGTH}\n"
-    program = "from trl import SFTConfig\n"
-    found = read({"run.sh": script, "sft.py": program}, parse_cluster("1x8xh100-sxm"))
-    assert "sft.py is not followed, only its options are read" in str(found.assumed)
-
-
-def test_variables_in_the_names_of_a_run_are_not_asked_for() -> None:
-    text = "model_name_or_path: Qwen/Qwen2.5-7B\nnum_generations: 8\nmax_prompt_length: 512\n"
-    text += "max_completion_length: 1024\nper_device_train_batch_size: 8\n"
-    found = read(
-        {"a.yaml": text + "output_dir: out/run${VERSION}\n"}, parse_cluster("1x8xh100-sxm")
-    )
-    assert found.request["training"]["seq_length"] == 1536
-
-
-def test_keys_without_a_launcher_run_on_the_cluster() -> None:
-    text = "model_name_or_path: Qwen/Qwen2.5-7B\nper_device_train_batch_size: 8\nmax_length: 64\n"
-    found = read({"a.yaml": text}, parse_cluster("1x8xh100-sxm"))
-    assert found.request["plan"]["dp"] == 8
-    assert "no launcher among the files: 8 ranks" in str(found.assumed)
-
-
-@pytest.mark.parametrize("words", ["recipes/sft.yaml", "--config recipes/sft.yaml"])
-def test_a_configuration_that_is_not_here_is_asked_for(words: str) -> None:
-    program = (
-        "from trl import SFTConfig, SFTTrainer, TrlParser, ModelConfig\n"
-        "args, model = TrlParser((SFTConfig, ModelConfig)).parse_args_and_config()\n"
-        "SFTTrainer(model=model.model_name_or_path, args=args).train()\n"
-    )
-    files = {"run.sh": f"accelerate launch sft.py {words}\n", "sft.py": program}
-    text = "recipes/sft.yaml, its configuration, is not among the files"
-    with pytest.raises(RequestError, match=text):
-        read(files, parse_cluster("1x8xh100-sxm"))
 
 
 @pytest.mark.parametrize("name", ["base_model_name", "hf_model_id", "pretrained_model_path"])
