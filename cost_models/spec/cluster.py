@@ -129,6 +129,11 @@ class ClusterSpec(Spec):
     )
 
     @property
+    def before_ampere(self) -> bool:
+        """Whether some of its accelerators have no FlashAttention 2."""
+        return any(group.accelerator.before_ampere for group in self.groups)
+
+    @property
     def accelerators(self) -> int:
         return sum(group.accelerators for group in self.groups)
 

@@ -363,7 +363,7 @@ def _other_kernels(request: PlanRequest, chosen: Framework) -> tuple[str, ...]:
     Few kernels have sinks, families of transformers differ in their kernels, and accelerators
     before Ampere have few.
     """
-    older = any(group.accelerator.before_ampere for group in request.cluster.groups)
+    older = request.cluster.before_ampere
     if not (request.model.attention_sinks or chosen.runtime == "transformers" or older):
         return ()
     context = Context(request.model, request.cluster, request.training)

@@ -165,7 +165,7 @@ def _grouped(c: Context) -> bool:
     use_gqa_in_sdpa), of whose kernels only flash and the one in steps take such heads (torch 2.13,
     scaled_dot_product_attention on enable_gqa).
     """
-    older = any(group.accelerator.before_ampere for group in c.cluster.groups)
+    older = c.cluster.before_ampere
     return older and c.model.num_query_groups != c.model.num_attention_heads
 
 

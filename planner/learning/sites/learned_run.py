@@ -128,8 +128,7 @@ def request_of(log: RunLog, learning: LearningRequest) -> tuple[PlanRequest, tup
     _check_accelerator(log, learning.cluster)
     _check_settings(log, settings, learning.files or {})
     document = _document(log, learning)
-    older = any(group.accelerator.before_ampere for group in learning.cluster.groups)
-    if older and "plan.attention_kernel" in log.left_open:
+    if learning.cluster.before_ampere and "plan.attention_kernel" in log.left_open:
         document["plan"] = {**document["plan"], "attention_kernel": "unfused"}
     for path, value in settings.items():
         part, _, name = path.partition(".")
