@@ -124,7 +124,7 @@ def _fastest_of(
     if pairs == [(1, 1)]:
         notes.append(f"{' and '.join(missing)} 1: what the accelerators leave")
         return pairs, []
-    notes.append(f"{' and '.join(missing)}: not stated, the fastest that fits of {len(pairs)}")
+    notes.append(f"{' and '.join(missing)}: not stated, the middle by time of {len(pairs)}")
     return pairs, missing
 
 
@@ -159,19 +159,13 @@ def _experts(
         return [(1, 1)]
     ranks = tp * copies
     ep = _stated_ep(run, moe.num_experts, ranks, software, notes)
-    tensor = _expert_tensor_degrees(run, ep or 1, tp, ranks)
+    etp = _expert_tensor_degree(run, ep or 1, tp, ranks, software, notes)
     expert = [ep] if ep else _usual_expert_degrees(moe.num_experts)
-    legal = [(e, t) for e in expert for t in tensor if not ranks % (e * t)]
-    legal = legal or [(expert[0], 1)]
-    if len({e for e, _ in legal}) > 1:
+    legal = [e for e in expert if not ranks % (e * etp)] or [expert[0]]
+    if len(legal) > 1:
         open_fields.append("ep")
-        notes.append("ep: not stated, the fastest that fits")
-    if len({t for _, t in legal}) > 1:
-        open_fields.append("etp")
-        notes.append(
-            "tensor parallelism of the experts: not stated, the fastest that fits of 1 and tp"
-        )
-    return legal
+        notes.append(f"ep: not stated, the middle by time of the {len(legal)} that fit")
+    return [(e, etp) for e in legal]
 
 
 def _usual_expert_degrees(experts: int) -> list[int]:
@@ -198,19 +192,23 @@ def _stated_ep(
     return ep
 
 
-def _expert_tensor_degrees(run: Run, ep: int, tp: int, ranks: int) -> list[int]:
-    """The etp that a row may mean."""
-    match = re.search(r"\betp ?[=:]? ?(\d+)", f"etp {run['etp']} ; {run.notes}".lower())
+def _expert_tensor_degree(
+    run: Run, ep: int, tp: int, ranks: int, software: Software, notes: list[str]
+) -> int:
+    """The etp of a row: as stated, else the default of its software."""
+    match = re.search(r"\b(?:etp|expert tp) ?[=:]? ?(\d+)", f"etp {run['etp']} ; {run.notes}".lower())
     stated = int(match.group(1)) if match else None
     if stated and (ranks % stated or ranks % (ep * stated)):
         raise ValueError(f"ep {ep} x etp {stated} does not divide tp x cp x dp = {ranks}")
-    # Experts split over tensor ranks by default in Megatron-Core, and nowhere in the recipes that
-    # fold the two (since 2024): both are tried.
-    if stated is None and re.search("bridge|nemo-mlperf", run["stack"].lower()):
-        stated = 1  # Megatron-Bridge perf_recipes @067f987d, also of MLPerf v6.0's plans
     if stated:
-        return [stated]
-    return [tp] if run.year < 2024 else list(dict.fromkeys((1, tp)))
+        return stated
+    if tp == 1 or re.search("bridge|nemo-mlperf", run["stack"].lower()):
+        return 1  # Megatron-Bridge perf_recipes @067f987d, also of MLPerf v6.0's plans
+    # Megatron-Core splits experts as the rest (ModelParallelConfig.__post_init__); torchtitan's
+    # expert_tensor_parallel_degree is 1.
+    etp = 1 if software.lineage == "torch" or ranks % (ep * tp) else tp
+    notes.append(f"tensor parallelism of the experts {etp}: not stated, the default")
+    return etp
 
 
 def _sequence_parallel(run: Run, tp: int, software: Software, notes: list[str]) -> bool:

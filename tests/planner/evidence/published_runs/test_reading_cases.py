@@ -49,10 +49,8 @@ def test_a_complete_row_is_one_plan() -> None:
         ({"micro_batch": ""}, {"micro_batch"}),
         ({"recompute": "unknown"}, {"recompute"}),
         ({"schedule": "", "vpp": ""}, {"vpp"}),
-        ({**MOE, "ep": ""}, {"ep", "etp"}),
-        ({**MOE, "ep": "8", "notes": "etp 1"}, set()),
-        ({**MOE, "ep": "8"}, {"etp"}),
-        ({**MOE, "ep": "8", "stack": "nemo-mlperf"}, set()),
+        ({**MOE, "ep": ""}, {"ep"}),
+        ({**MOE, "ep": "8"}, set()),
     ],
 )
 def test_what_a_row_leaves_open_is_tried(cells: dict[str, str], opened: set[str]) -> None:
@@ -72,6 +70,21 @@ def test_open_degrees_stay_inside_a_node_and_divide_layers_and_heads() -> None:
 def test_a_degree_follows_from_the_others() -> None:
     assert {plan.pp for plan in case(pp="", dp="2").variants} == {8}
     assert {plan.tp for plan in case(tp="", dp="16").variants} == {1}
+
+
+@pytest.mark.parametrize(
+    ("cells", "etp"),
+    [
+        ({}, 2),  # ModelParallelConfig's default: as tp
+        ({"notes": "etp 1"}, 1),
+        ({"notes": "expert TP 4"}, 4),
+        ({"stack": "nemo-mlperf"}, 1),
+        ({"stack": "torchtitan (2025-10)"}, 1),
+        ({"ep": "64"}, 1),  # ep 64 x etp 2 is more than there are ranks
+    ],
+)
+def test_how_experts_are_split(cells: dict[str, str], etp: int) -> None:
+    assert {plan.etp for plan in case(**{**MOE, "ep": "8", **cells}).variants} == {etp}
 
 
 @pytest.mark.parametrize("cells", [{"stack": "fsdp2", "zero_stage": ""}, {"zero_stage": "3"}])
