@@ -9,6 +9,7 @@ from typing import Any
 
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.evidence.published_runs.clusters import devices_of
+from planner.evidence.published_runs.recipes import recipe_for
 from planner.evidence.published_runs.runs import Run
 from planner.evidence.published_runs.software import Software
 
@@ -200,8 +201,8 @@ def _expert_tensor_degree(
     stated = int(match.group(1)) if match else None
     if stated and (ranks % stated or ranks % (ep * stated)):
         raise ValueError(f"ep {ep} x etp {stated} does not divide tp x cp x dp = {ranks}")
-    if stated:
-        return stated
+    if stated := stated or recipe_for(run).plan.get("etp"):
+        return int(stated)
     if tp == 1 or re.search("bridge|nemo-mlperf", run["stack"].lower()):
         return 1  # Megatron-Bridge perf_recipes @067f987d, also of MLPerf v6.0's plans
     # Megatron-Core splits experts as the rest (ModelParallelConfig.__post_init__); torchtitan's
