@@ -36,6 +36,11 @@ def environment(plan: ParallelPlan) -> tuple[Flag, ...]:
     name, group = "CUDA_DEVICE_MAX_CONNECTIONS", "environment"
     if plan.zero_stage >= 2:
         return (flag(group, name, 8, "Megatron-FSDP refuses 1: gathers must not queue"),)
+    if plan.overlap_ep:
+        why = "with 1 the exchange of tokens waits for kernels instead of running beside them"
+        if plan.tp > 1 or plan.cp > 1:
+            why += "; before Blackwell tp and cp traffic hides best with 1: measure both"
+        return (flag(group, name, 32, why),)
     if plan.tp > 1 or plan.cp > 1:
         return (flag(group, name, 1, "launches tp and cp traffic before kernels that hide it"),)
     return ()

@@ -15,7 +15,7 @@ from cost_models.spec import ModelSpec, MoESpec
 from planner import frameworks
 from planner.documents.request import PlanRequest
 from planner.frameworks import rules
-from planner.frameworks.megatron import pattern_rules
+from planner.frameworks.megatron import environment, pattern_rules
 from planner.frameworks.megatron.flags import CP_COMM, DISPATCHERS
 from tests.fixtures.frameworks.megatron import CASES
 from tests.fixtures.launches import (
@@ -180,6 +180,23 @@ CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "overlap_p2p": ("switch-interleaved", {"overlap_p2p": False}),
 }
+
+
+@pytest.mark.parametrize(
+    ("degrees", "connections"),
+    [
+        ({}, []),
+        ({"tp": 2}, [1]),
+        ({"cp": 2}, [1]),
+        ({"ep": 2}, []),
+        ({"ep": 2, "overlap_ep": True}, [32]),
+        ({"tp": 2, "ep": 2, "overlap_ep": True}, [32]),  # a warning of validate_args, not an error
+        ({"tp": 2, "zero_stage": 3}, [8]),
+    ],
+)
+def test_how_many_queues_the_gpu_has(degrees: dict[str, int], connections: list[int]) -> None:
+    found = environment(ParallelPlan(dp=4, **degrees))
+    assert [flag.value for flag in found] == connections
 
 
 def test_the_table_of_changes_covers_every_supported_field() -> None:
