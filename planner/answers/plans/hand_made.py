@@ -19,8 +19,8 @@ from planner.search.axes import divisors
 
 BASELINE_RULE = (
     "the smallest tp x pp that fits without recompute, tp first and tp and ep inside the fastest "
-    "domain, sequence parallel, ZeRO-1, 1F1B, the largest micro-batch of 1, 2, 4, ... that fits and "
-    "leaves a pipeline 4 micro-batches per stage; with full recompute if nothing fits without"
+    "domain, sequence parallel, ZeRO-1, 1F1B, the largest micro-batch that is a power of two, fits "
+    "and leaves a pipeline 4 micro-batches per stage; with full recompute if nothing fits without"
 )
 # Per stage: fewer leave more than a fifth of the step to the pipeline's bubble.
 _MICRO_BATCHES = 4
