@@ -46,6 +46,7 @@ OWN: tuple[Rule, ...] = (
 )
 # Rules of Megatron-LM's parser that Bridge does not have: NVIDIA's recipes of DeepSeek-V3 on H100
 # overlap weight gathering without gradient reduction, most of its recipes run Transformer Engine's
-# cross entropy, and those of Kimi-K2 train fp8 weights with Muon.  Of norms it has words of its own.
+# cross entropy, and those of Kimi-K2 train fp8 weights with Muon.  It has
+# words of its own for norms.
 _NOT_IN_BRIDGE = (EARLY_GATHER, STABLE_LOSS, MUON_IN_FP8, TWO_NORMS)
 RULES: tuple[Rule, ...] = (*(one for one in CORE if one not in _NOT_IN_BRIDGE), *OWN)
