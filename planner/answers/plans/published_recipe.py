@@ -106,7 +106,7 @@ def _refusal(request: PlanRequest, recipe: Recipe) -> str:
     if any(runs(framework.name, own) for own in each):
         return ""
     by_model, reasons = obstacles(framework, each[1])
-    # A recipe shows that its framework has the family, in a version or a way that is not known here;
+    # A recipe shows that its framework has the family, in a version or way that is not known here;
     # of another model with the same shape it shows nothing (OLMo 2 has that of Llama 2).
     known = by_model and family_name(recipe.model) == family_name(request.model.name)
     if known or not reasons:

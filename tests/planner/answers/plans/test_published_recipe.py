@@ -269,7 +269,7 @@ def test_a_recipe_of_another_family_shows_nothing_of_the_model() -> None:
     assert found is not None
     assert found.plan is None
     assert found.problem is not None
-    assert found.problem.startswith("Megatron-Bridge cannot build it: ")
+    assert "cannot build it: " in found.problem
     llama = beside(asked("llama-2-13b", "4x8xh100-sxm", 4096, 256), dp=32, zero_stage=3)
     assert llama is not None
     assert llama.plan is not None
