@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from planner.frameworks import yaml_files
-from planner.frameworks.read_results import Reading, Setting, Unreadable
+from planner.frameworks.read_results import COSTED_AS_TWICE, Reading, Setting, Unreadable
 
 DOCUMENTS = (".yaml", ".yml", ".json")
 
@@ -19,7 +19,8 @@ def _of_batch(reading: Reading) -> set[int]:
     batch, micro, dp = (
         reading.training.global_batch_size, reading.plan.micro_batch_size, reading.plan.dp
     )  # fmt: skip
-    pairs = 1 if reading.training.loss == "next_token" else 2
+    single = reading.training.loss == "next_token"
+    pairs = 1 if single and COSTED_AS_TWICE not in " ".join(reading.assumed) else 2
     return {micro, micro // pairs, batch, batch // pairs, batch // dp, batch // max(dp * micro, 1)}
 
 

@@ -26,7 +26,7 @@ from planner.frameworks.accelerate import (
 from planner.frameworks.accelerate.launch_config import SWITCHES, of_config, plain
 from planner.frameworks.accelerate.trainer_keys import PLAIN, TRAINERS, Trainer
 from planner.frameworks.accelerate.trainer_names import by_key, is_tuning
-from planner.frameworks.accelerate.trainer_refusals import refuse
+from planner.frameworks.accelerate.trainer_refusals import is_grpo, refuse, trained_of_grpo
 from planner.frameworks.bash import ProgramCall, slurm_variables
 from planner.frameworks.given_values import (
     LaunchValues,
@@ -43,7 +43,8 @@ from planner.frameworks.training_calls import TrainingCall, World
 
 TITLE = PLAIN.title
 OWN = "--config_name"  # of the script that is written here
-STAGES = ("pt", "sft", "rm", "ppo", "dpo", "kto")  # LLaMA-Factory's
+# LLaMA-Factory's, and those of TRL's trainers of pairs.
+STAGES = ("pt", "sft", "rm", "ppo", "dpo", "kto", "ipo", "orpo", "simpo", "cpo")
 # Options by which a program with LLaMA-Factory's length is its own.
 OF_FACTORY = ("stage", "finetuning_type", "lora_target", "template", "quantization_bit")
 # Lengths of the two parts of a sample.
@@ -160,6 +161,8 @@ def _complete(values: LaunchValues, call: TrainingCall) -> None:
     values.settings = {**own_programs.defaults(call, values), **values.settings}
     if swift.launches(call.launch) and values.text("rlhf_type") == "grpo":
         values.settings = swift.trained_of_grpo(values.settings, values.assumed)
+    elif is_grpo(values, call):
+        values.settings = trained_of_grpo(values)
     if own_programs.loops_itself(call):
         own = "trains in a loop of its own: costed as transformers' Trainer would"
         values.assume(f"{call.launch.program.text} {own}")

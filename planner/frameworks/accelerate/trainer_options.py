@@ -34,7 +34,7 @@ _LENGTHS = ("max_length", "max_seq_length", "model_max_length", "max_seq_len", "
 _CUTS = ("truncation", "padding")
 _OF_NAMES = (*PLAIN.length, "max_token_length", "max_tokens", "context_length", "ctx_len")
 _NO_CUT = ("generate", "pipeline", "Namespace")
-_WITH_LENGTH = ("SFTConfig", "DPOConfig", "RewardConfig", "SFTTrainer", "DPOTrainer")
+_WITH_LENGTH = (*calls.OF_PAIRS, "SFTConfig", "SFTTrainer", "DPOTrainer")
 _USUAL_LENGTH = 1024
 _MODEL = re.compile(
     r"((base|pretrained|student|policy|llm|lm|hf)_?)?model(_?(name|path|id|checkpoint))?(_or_path)?|"
@@ -205,8 +205,9 @@ class Options:
         """The loss of a class, and its own defaults."""
         said, line = self.arguments.kwargs, self.arguments.line
         trainer = self.trainer.short if self.trainer is not None else ""
-        loss = {"DPO": "dpo", "Reward": "rm"}.get(trainer.removesuffix("Trainer"), "")
-        if self.kind in ("DPOConfig", "RewardConfig"):
+        loss = calls.OF_TRL.get(f"{trainer.removesuffix('Trainer')}Config", "")
+        loss = loss if loss in ("dpo", "rm", "orpo", "cpo") else ""
+        if self.kind in calls.OF_PAIRS:
             loss = calls.OF_TRL[self.kind]
         if loss:
             yield "stage", loss, line

@@ -29,7 +29,13 @@ from planner.frameworks.accelerate.trainer_keys import GRPO, GRPO_PARTS, NEWER, 
 from planner.frameworks.given_values import LaunchValues, Values, hints, malformed
 from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.named_models import find, is_encoder, is_open, names_none, of_config
-from planner.frameworks.read_results import Reading, Setting, Unreadable
+from planner.frameworks.read_results import (
+    COSTED_AS_TWICE,
+    PAIRS_ALONE,
+    Reading,
+    Setting,
+    Unreadable,
+)
 from planner.huggingface.export.exporter import config_of
 
 YAML = (".yaml", ".yml")
@@ -57,10 +63,12 @@ OPTIMIZED: dict[str, OptimizerName] = {
 GENERATING = ("ppo", "grpo", "gdpo", "rloo", "ebft")
 # TRL's trainers that generate samples have no key for themselves.
 SAMPLES = ("num_generations", "reward_funcs", "rloo_k", "num_ppo_epochs", "total_episodes")
-LOSSES = {"dpo": "dpo", "rm": "reward", "reward": "reward", "sigmoid": "dpo"}
+LOSSES = {
+    "dpo": "dpo", "ipo": "dpo", "sigmoid": "dpo", "rm": "reward", "reward": "reward",
+    **dict.fromkeys(("orpo", "simpo", "cpo"), PAIRS_ALONE),
+}  # fmt: skip
 TOKENS = ("sft", "pt", "nll", "dft")  # of the next token
-WITHOUT_REFERENCE = ("orpo", "simpo")  # LLaMA-Factory's losses of pairs that are not DPO's
-PAIRED = ("dpo", "reward")  # a sample is two sequences, which go through one pass
+PAIRED = ("dpo", "reward", PAIRS_ALONE)  # a sample is two sequences, which go through one pass
 # Keys of TRL's trainings on pairs, and those that name a run.
 OF_PAIRS = ("beta", "max_prompt_length", "max_completion_length", "precompute_ref_log_probs")
 NAMES_OF_RUN = ("output_dir", "hub_model_id", "run_name")
@@ -234,7 +242,7 @@ def plan_of(
         global_batch_size=micro * steps * dp,
         precision=half,
         optimizer=optimizer_of(optimizer),
-        loss=loss,
+        loss="next_token" if loss == PAIRS_ALONE else loss,
         **tuning.types(values, trainer, sharding, half, reduced, adapters),
     )
     plan = ParallelPlan(
@@ -319,14 +327,17 @@ def _loss(values: Values, trainer: Trainer) -> Any:
             ("stage", "rl"), f"{said} also generates samples: its step cannot be read"
         )
     pairs = (values.text("pref_loss") or "").lower()
-    if said == "dpo" and pairs in WITHOUT_REFERENCE:
-        raise values.fault(("pref_loss",), f"{pairs} cannot be planned: only sft, dpo and reward")
+    if said == "dpo" and LOSSES.get(pairs) == PAIRS_ALONE:  # LLaMA-Factory's
+        said = pairs
     if said not in (*LOSSES, *TOKENS):
         values.assume(f"{said} is costed as training on the next token")
     if values.has(*SAMPLES):
         text = "is of GRPO or its like, which also generates samples: planner rl has it"
         raise values.fault(SAMPLES, text)
-    return LOSSES.get(said, "next_token")
+    loss = LOSSES.get(said, "next_token")
+    if loss == PAIRS_ALONE:
+        values.assume(f"{said}: {COSTED_AS_TWICE}")
+    return loss
 
 
 def _by_keys(values: Values) -> str:
@@ -335,10 +346,12 @@ def _by_keys(values: Values) -> str:
     if "beta" not in stated or len(stated) < 2 or values.has(*SAMPLES):
         return "sft"
     where = " ".join([values.file, *(values.text(key) or "" for key in NAMES_OF_RUN)]).lower()
-    if other := re.search(r"orpo|simpo|kto|cpo", where):
+    other = re.search(r"orpo|simpo|kto|cpo", where)
+    if other and other[0] not in LOSSES:
         raise values.fault(("beta",), f"is of {other[0]}, whose loss cannot be planned")
-    values.assume(f"{' and '.join(stated)}: read as DPO")
-    return "dpo"
+    kind = other[0] if other else "dpo"
+    values.assume(f"{' and '.join(stated)}: read as {kind.upper()}")
+    return kind
 
 
 def _refuse_tasks(values: Values, trainer: Trainer) -> None:

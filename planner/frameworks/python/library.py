@@ -48,8 +48,10 @@ class Library:
 
     Raises Unreadable where a call opens a document that breaks at some place.
     missing: the documents that are opened and not among the files; defaulted: the variables of
-    the environment that are not known, whose defaults are taken; filled: the classes of objects
-    whose fields are set by names that are not known.
+    the environment that are not known, whose defaults are taken; unset: the keys of configurations
+    that are not known, likewise; filled: the classes of objects
+    whose fields are set by names that are not known; cells_left_out: where cells of a notebook
+    begin that cannot be followed.
     """
 
     def __init__(
@@ -59,15 +61,23 @@ class Library:
         self.options = Options(files, arguments)
         self.missing: dict[str, None] = {}
         self.defaulted: dict[str, None] = {}
+        self.unset: dict[str, None] = {}
         self.filled: dict[str, None] = {}
+        self.cells_left_out: list[str] = []
 
     @property
     def notes(self) -> Iterator[str]:
-        """A sentence on the variables that have their defaults."""
-        named = [one for one in self.defaulted if not _OF_PROCESS.search(one)]
-        if named:
-            names = ", ".join(named[:_MOST_NAMED])
-            yield f"variables that the environment could set have their defaults: {names}"
+        """A sentence on the variables and the keys that have their defaults."""
+        for what, kept in (
+            ("variables that the environment could set", self.defaulted),
+            ("keys that a configuration could set", self.unset),
+        ):
+            named = [one for one in kept if not _OF_PROCESS.search(one.upper())]
+            if named:
+                yield f"{what} have their defaults: {', '.join(named[:_MOST_NAMED])}"
+        if self.cells_left_out:
+            places = ", ".join(self.cells_left_out[:_MOST_NAMED])
+            yield f"cells that are no Python are left out: {places}"
         for name in self.filled:
             yield f"fields of {name} have their defaults: which of them setattr sets is not known"
 
@@ -90,6 +100,15 @@ class Library:
         known = call.kwargs.get("fn_kwargs")
         return known if isinstance(known, dict) else {}
 
+    def usual(self, call: Call, args: Sequence[Value]) -> Value:
+        """The plain default that a look-up has for a key of what is not known; None without one."""
+        key, usual = (*args, None, None)[:2]
+        usual = call.kwargs.get("default", usual)
+        if not isinstance(key, str) or not isinstance(usual, str | int | float) or usual == "":
+            return None
+        self.unset[key] = None
+        return usual
+
     def value(self, call: Call) -> Value:
         """What a call stands for; the call itself where that is not known."""
         if isinstance(call.owner, Call):
@@ -105,6 +124,11 @@ class Library:
             return joined_path(*(o if isinstance(o, str) else SOME_FOLDER for o in call.args))
         if name in _FIELDS:
             return _field(call)
+        if name == "getattr" and isinstance(first, Unknown) and len(call.args) > 2:
+            usual = self.usual(call, call.args[1:])
+            return call if usual is None else usual
+        if name == "getattr" and isinstance(first, dict) and len(call.args) > 2:
+            return first.get(call.args[1], call.args[2])
         return self._of_document(name, call, first)
 
     def _variable(self, name: str, call: Call) -> Value:

@@ -76,12 +76,21 @@ class Script(Objects):
         """The statements, those of a notebook with the lines of its file."""
         if not self.file.endswith(".ipynb"):
             return ast.parse(text)
-        code, lines = cells(text)
+        code, lines, left_out = cells(text)
         tree = ast.parse(code)
+        self.known.cells_left_out += [f"{self.file}:{line}" for line in left_out]
         for node in ast.walk(tree):
             if isinstance(node, ast.expr | ast.stmt):
                 node.lineno = lines[node.lineno - 1]
         return tree
+
+    def method(self, node: ast.Call, call: Call, owner: Value, name: str) -> Value:
+        """As of any object; of a configuration that is not known, the default of a key."""
+        if isinstance(owner, Unknown) and name == "get":
+            usual = self.known.usual(call, call.args)
+            if usual is not None:
+                return usual
+        return super().method(node, call, owner, name)
 
     def run(self, function: Function, args: list[Value], kwargs: Mapping[str, Value]) -> Value:
         """As of any function; one of hydra.main, click or typer is given what the words say."""

@@ -53,7 +53,6 @@ def test_a_stage_of_zero_is_named_and_one_process_is_the_default() -> None:
     [
         ("gkd", "gkd also generates samples"),
         ("ppo", "ppo also generates samples"),
-        ("simpo", "the loss of simpo cannot be planned"),
         ("kto", "the loss of kto cannot be planned"),
     ],
 )

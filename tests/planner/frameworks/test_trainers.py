@@ -59,7 +59,7 @@ def test_shard_groups_of_axolotl_are_those_of_the_cluster() -> None:
 def test_what_generates_samples_is_refused_and_other_losses_are_said() -> None:
     with pytest.raises(Unreadable, match="rl ebft also generates samples"):
         read(AXOLOTL + "rl: ebft\n")
-    assert any("orpo is costed as" in one for one in read(AXOLOTL + "rl: orpo\n").assumed)
+    assert any("kto is costed as" in one for one in read(AXOLOTL + "rl: kto\n").assumed)
 
 
 def test_that_nothing_shards_is_said() -> None:
@@ -165,8 +165,8 @@ def test_pairs_by_the_keys_of_the_alignment_handbook() -> None:
     found = read(text)
     assert (found.training.loss, found.plan.micro_batch_size) == ("dpo", 8)
     assert any("read as DPO" in one for one in found.assumed)
-    with pytest.raises(Unreadable, match="is of orpo, whose loss cannot be planned"):
-        read(text + "output_dir: data/zephyr-orpo\n")
+    with pytest.raises(Unreadable, match="is of kto, whose loss cannot be planned"):
+        read(text + "output_dir: data/zephyr-kto\n")
     assert read(TRL + "beta: 0.01\n").training.loss == "next_token"
 
 
