@@ -44,7 +44,8 @@ from planner.frameworks.training_calls import TrainingCall, World
 TITLE = PLAIN.title
 OWN = "--config_name"  # of the script that is written here
 # LLaMA-Factory's, and those of TRL's trainers of pairs.
-STAGES = ("pt", "sft", "rm", "ppo", "dpo", "kto", "ipo", "orpo", "simpo", "cpo")
+STAGES = ("pt", "sft", "ppo", "rm", "dpo", "kto", "ipo", "orpo", "simpo", "cpo")
+OF_PAIRS = STAGES[3:]
 # Options by which a program with LLaMA-Factory's length is its own.
 OF_FACTORY = ("stage", "finetuning_type", "lora_target", "template", "quantization_bit")
 # Lengths of the two parts of a sample.
@@ -310,6 +311,7 @@ def _require(values: Values, trainer: Trainer, given: GivenValues, call: Trainin
             said = values.settings[parts[0]].model_copy(update={"value": str(total)})
             values.settings = {**values.settings, trainer.length[0]: said}
             values.assume(f"the sequence length is {' + '.join(parts)}: {total}")
+    _say_lengths(values, trainer)
     if not values.has(*trainer.length) and trainer.usual_length is None:
         missing.append("the sequence length")
         add.append(f"--set {trainer.length[0]}=...")
@@ -319,6 +321,21 @@ def _require(values: Values, trainer: Trainer, given: GivenValues, call: Trainin
         add.insert(0, "--model NAME")
     if missing:
         _raise_missing(values, trainer, call, missing, add)
+
+
+def _say_lengths(values: Values, trainer: Trainer) -> None:
+    """Says which of several lengths that differ is read: of pairs TRL's own, else the first."""
+    stated = {key: values.settings[key] for key in trainer.length if key in values.settings}
+    if len({str(one.value) for one in stated.values()}) < 2:
+        return
+    pairs = values.settings.get("stage") if trainer is PLAIN else None
+    own = pairs is not None and str(pairs.value) in OF_PAIRS and "max_length" in stated
+    read = "max_length" if own else next(iter(stated))
+    each = ", ".join(f"{one.name} {one.value}" for one in stated.values())
+    values.assume(f"of the lengths {each} the one of {stated[read].name} is read")
+    values.settings = {
+        key: one for key, one in values.settings.items() if key not in stated or key == read
+    }
 
 
 def _raise_missing(

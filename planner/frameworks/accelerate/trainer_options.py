@@ -42,7 +42,7 @@ _MODEL = re.compile(
 )
 _ADAPTERS = (("r", "lora_r"), ("lora_dropout", "lora_dropout"),
              ("target_modules", "lora_target_modules"),
-             ("modules_to_save", "modules_to_save"))  # fmt: skip
+             ("modules_to_save", "modules_to_save"), ("use_dora", "use_dora"))  # fmt: skip
 _PREPARES = (WIDENED, "prepare_model_for_int8_training")
 # Models that are never trained, by their names.
 _NOT_TRAINED = re.compile(r"ref|teacher|reward|judge|embedder", re.IGNORECASE)

@@ -121,3 +121,19 @@ def test_programs_of_grpo_are_read_without_their_samples(sized: str, length: int
     assert answer.request["training"]["seq_length"] == length
     assert sizes(answer) == ("next_token", 2, 2 * 16 * 8)
     assert "only the training of GRPO is read" in said(answer)
+
+
+@pytest.mark.parametrize(("program", "length"), [("dpo.py", 1024), ("train.py", 4096)])
+def test_which_of_several_lengths_is_read_is_said(program: str, length: int) -> None:
+    answer = reading(f"torchrun {program}", MODEL, BATCH, "--max_seq_length 4096 --max_length 1024")
+    assert answer.request["training"]["seq_length"] == length
+    assert "of the lengths --max_seq_length 4096, --max_length 1024 the one of" in said(answer)
+
+
+@pytest.mark.parametrize(
+    "option", ["--use_lora true --use_dora true", "--lora_r 8 --lora_use_dora true"]
+)
+def test_dora_is_costed_as_lora(option: str) -> None:
+    answer = reading("torchrun train.py", MODEL, BATCH, LENGTH, option)
+    assert answer.request["training"]["lora_rank"] == 8
+    assert "DoRA is costed as LoRA" in said(answer)

@@ -152,3 +152,18 @@ def test_what_one_setting_would_gain_is_a_faster_plan() -> None:
     assert any("recompute" in one.code and one.gain for one in answer.findings)
     assert answer.verdict == "improvable"
     assert not any("load_in_4bit" in one.name for one in answer.unread)
+
+
+def test_a_yaml_with_the_files_that_its_defaults_list_names() -> None:
+    text = (
+        "defaults:\n  - _self_\n  - model: qwen\ntraining_arguments:\n"
+        "  per_device_train_batch_size: 4\n  bf16: true\n  max_length: ${model.max_position}\n"
+    )
+    model = "model_name_or_path: Qwen/Qwen2.5-7B\nmax_position: 2048\nlora: {r: 8, lora_alpha: 16}\n"
+    found = read(
+        {"sft.yaml": text, "model/qwen.yaml": model}, parse_cluster("1x8xh100-sxm")
+    ).request
+    assert found["model"]["name"] == "qwen2.5-7b"
+    assert (found["training"]["lora_rank"], found["training"]["seq_length"]) == (8, 2048)
+    with pytest.raises(RequestError, match="leaves out the model"):
+        read({"sft.yaml": text.replace("${model.max_position}", "512")}, parse_cluster("1x8xh100-sxm"))
