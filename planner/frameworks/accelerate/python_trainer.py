@@ -15,6 +15,7 @@ from planner.frameworks import training_calls
 from planner.frameworks.accelerate import lightning
 from planner.frameworks.accelerate.trainer_calls import MARK, OF_TRL, PLAIN, Calls, class_of
 from planner.frameworks.accelerate.trainer_options import LEFT_OPEN, Options
+from planner.frameworks.accelerate.trainer_refusals import refuse_parts
 from planner.frameworks.bash import Argument, ProgramCall, evaluate
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.python.scripts import PYTHON, Script
@@ -107,6 +108,7 @@ def call(
         environment["WORLD_SIZE"] = str(processes(base, []) or accelerators or 1)
         environment |= base.launch.environment
         launch, notes = replace(base.launch, program=launch.program), list(base.notes)
+        refuse_parts(base.launch)
     known = files if base is None else base.files
     found = Calls()
     script = Script(known, name, found.take, words, environment)
@@ -126,6 +128,8 @@ def call(
         notes.append(f"{named} of {name} is taken to be what is called")
     notes += (f"what {one}, which is not among the files, says: {LEFT_OPEN}"
               for one in script.known.missing)  # fmt: skip
+    if base is None and not words and script.known.options.are_parsed:
+        notes.append(f"no call of {name} is among the files: its options have their defaults")
     notes += script.known.notes
     options = Options(script, found, name, notes, given_with(files).values)
     arguments = tuple(

@@ -38,6 +38,10 @@ _TRAINER = re.compile(r"\w*Trainer")
 _LOADS = re.compile(r"(?:.*\.)?(\w+)\.from_(?:pretrained|config)")
 _NO_MODELS = re.compile(r"\w*(Tokenizer|Processor|Config|FeatureExtractor|Pipeline)\w*")
 _BUILDS = re.compile(r"\w+(ForCausalLM|LMHeadModel)")
+# Losses in the names of trainers, of TRL and derived from them.
+_NAMES_LOSS = re.compile(
+    r"(OnlineDPO|ORPO|SimPO|DPO|CPO|KTO|GRPO|RLOO|PPO|BCO|GKD)\w*Trainer$|(Reward)Trainer$"
+)
 # Packages of these classes, and of those that hand them on.
 _THEIRS = re.compile(r"\.*(transformers|trl|peft|alignment|open_r1|tl|hf)\b")
 
@@ -113,6 +117,12 @@ def trainer_class(trainer: Call) -> str:
     """The class of a trainer, or the one of a library that its own is derived from."""
     kind = trainer.kind if isinstance(trainer, Instance) else None
     return kind.bases[-1].rsplit(".", 1)[-1] if kind is not None and kind.bases else trainer.short
+
+
+def config_of_trainer(trainer: Call | None) -> str:
+    """The class of TRL's arguments whose loss a trainer has, by the name of its class; else ""."""
+    found = _NAMES_LOSS.search(trainer_class(trainer)) if trainer is not None else None
+    return f"{found[1] or found[2]}Config" if found else ""
 
 
 def own_step(trainer: Call) -> str:

@@ -24,7 +24,7 @@ from planner.frameworks.accelerate import (
     trainers,
 )
 from planner.frameworks.accelerate.launch_config import SWITCHES, of_config, plain
-from planner.frameworks.accelerate.trainer_keys import PLAIN, TRAINERS, Trainer
+from planner.frameworks.accelerate.trainer_keys import PARTS, PLAIN, TRAINERS, Trainer
 from planner.frameworks.accelerate.trainer_names import by_key, is_tuning
 from planner.frameworks.accelerate.trainer_refusals import is_grpo, refuse, trained_of_grpo
 from planner.frameworks.bash import ProgramCall, slurm_variables
@@ -48,19 +48,25 @@ STAGES = ("pt", "sft", "ppo", "rm", "dpo", "kto", "ipo", "orpo", "simpo", "cpo")
 OF_PAIRS = STAGES[3:]
 # Options by which a program with LLaMA-Factory's length is its own.
 OF_FACTORY = ("stage", "finetuning_type", "lora_target", "template", "quantization_bit")
-# Lengths of the two parts of a sample.
-PARTS = (("source_max_len", "target_max_len"), ("max_source_length", "max_target_length"))
 
 
 def launches(call: ProgramCall) -> bool:
     """Whether a call has the options of transformers' Trainer, and is not of our own train.py."""
     own = _by_accelerate(call) and any(word.text.startswith(OWN) for word in call.arguments)
-    return swift.launches(call) or (not own and training_calls.has_trainer_options(call))
+    by_trainer = training_calls.has_trainer_options(call) or _by_console(call)
+    return swift.launches(call) or (not own and by_trainer)
+
+
+def _by_console(call: ProgramCall) -> bool:
+    """Whether LLaMA-Factory's command starts it with options, which may leave out its batch."""
+    console = call.before and call.before[-1].text.endswith("llamafactory-cli")
+    return bool(console) and any(word.text.startswith("--stage") for word in call.arguments)
 
 
 def is_one(files: Mapping[str, str]) -> bool:
     """Whether some script has such a call."""
-    hints, trains = (*training_calls.TRAINER_HINTS, "swift"), _trains(files)
+    hints = (*training_calls.TRAINER_HINTS, "swift", "llamafactory-cli")
+    trains = _trains(files)
     return training_calls.training_call_if_any(files, hints, trains, TITLE) is not None
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from planner.frameworks import training_calls
 from planner.frameworks.accelerate import trainer_calls as calls
-from planner.frameworks.accelerate.trainer_keys import GRPO_PARTS, PLAIN
+from planner.frameworks.accelerate.trainer_keys import GRPO_PARTS, PARTS, PLAIN
 from planner.frameworks.accelerate.tuning import WIDENED
 from planner.frameworks.python.scripts import Script, constants
 from planner.frameworks.python.static_values import Call, Unknown, Value
@@ -127,6 +127,8 @@ class Options:
     def _refuse(self) -> None:
         """Raises OtherTraining where no plan stands for what is trained."""
         kind, line = self.kind, self.arguments.line
+        if kind in calls.PLAIN:
+            kind = calls.config_of_trainer(self.trainer) or kind
         if calls.PAIRED_OTHERWISE.fullmatch(kind):
             text = f"the loss of {kind} cannot be planned: only sft, dpo and reward"
             raise OtherTraining(text, self.file, line)
@@ -204,13 +206,10 @@ class Options:
     def _of_class(self) -> Iterator[Option]:
         """The loss of a class, and its own defaults."""
         said, line = self.arguments.kwargs, self.arguments.line
-        trainer = self.trainer.short if self.trainer is not None else ""
-        loss = calls.OF_TRL.get(f"{trainer.removesuffix('Trainer')}Config", "")
-        loss = loss if loss in ("dpo", "rm", "orpo", "cpo") else ""
-        if self.kind in calls.OF_PAIRS:
-            loss = calls.OF_TRL[self.kind]
-        if loss:
-            yield "stage", loss, line
+        for name in (self.kind, calls.config_of_trainer(self.trainer)):
+            if name in calls.OF_PAIRS:
+                yield "stage", calls.OF_TRL[name], line
+                break
         if self.kind == "SFTConfig" and "use_liger_kernel" not in said:
             yield "chunked_cross_entropy", True, line
         if "gradient_checkpointing" in said:
@@ -285,7 +284,13 @@ class Options:
         return max(cuts)
 
     def _length_of_names(self) -> tuple[Value, int] | None:
-        """A constant or an option that is named as a length is."""
+        """A constant or an option that is named as a length is, or two of the parts of a sample."""
+        named = dict(self._named())
+        for parts in PARTS:
+            if all(isinstance(named.get(one), int) for one in parts):
+                total = sum(named[one] for one in parts)
+                self.notes.append(f"the sequence length is {' + '.join(parts)}: {total}")
+                return total, 1
         for name, value in self._named():
             if name.lower() in _OF_NAMES and isinstance(value, int) and value > 1:
                 self.notes.append(f"the sequence length is {name} of {self.file}: {value}")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-from planner.frameworks import architecture
+from planner.frameworks import architecture, training_calls
 from planner.frameworks.accelerate import swift, tuning
 from planner.frameworks.accelerate.trainer_keys import GRPO_PARTS, PLAIN
 from planner.frameworks.bash import ProgramCall
 from planner.frameworks.given_values import Values
 from planner.frameworks.python.scripts import PYTHON
-from planner.frameworks.read_results import Setting
+from planner.frameworks.read_results import OtherTraining, Setting
 from planner.frameworks.training_calls import TrainingCall
 
 # Adapters of an image encoder.
@@ -111,6 +111,14 @@ def _refuse_options(values: Values, call: ProgramCall) -> None:
                 f"{one.name} {one.value or ''}: {call.program.text} runs the Trainer on an engine "
                 "with parallelism of its own, which is not read"
             )
+
+
+def refuse_parts(call: ProgramCall) -> None:
+    """Raises OtherTraining if an option of a call adds parts to the model."""
+    for one in training_calls.options(call.arguments):
+        if ADDS.fullmatch(one.name.lstrip("-")) and tuning.is_on(one):
+            text = f"{one.name} adds parts to the model, which no plan has"
+            raise OtherTraining(text, one.file, one.line)
 
 
 def _says(setting: Setting) -> bool:

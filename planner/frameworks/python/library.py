@@ -47,7 +47,8 @@ class Library:
     """The values of calls of libraries, for one command line, environment and set of files.
 
     Raises Unreadable where a call opens a document that breaks at some place.
-    missing: the documents that are opened and not among the files; defaulted: the variables of
+    missing: the documents that are opened and not among the files; taken: those that stand for one
+    whose name is not known; defaulted: the variables of
     the environment that are not known, whose defaults are taken; unset: the keys of configurations
     that are not known, likewise; filled: the classes of objects
     whose fields are set by names that are not known; cells_left_out: where cells of a notebook
@@ -61,6 +62,7 @@ class Library:
         self.options = Options(files, arguments)
         self.missing: dict[str, None] = {}
         self.defaulted: dict[str, None] = {}
+        self.taken: dict[str, None] = {}
         self.unset: dict[str, None] = {}
         self.filled: dict[str, None] = {}
         self.cells_left_out: list[str] = []
@@ -75,6 +77,8 @@ class Library:
             named = [one for one in kept if not _OF_PROCESS.search(one.upper())]
             if named:
                 yield f"{what} have their defaults: {', '.join(named[:_MOST_NAMED])}"
+        for name in self.taken:
+            yield f"{name} is taken to be the configuration that the program opens"
         if self.cells_left_out:
             places = ", ".join(self.cells_left_out[:_MOST_NAMED])
             yield f"cells that are no Python are left out: {places}"
@@ -142,6 +146,8 @@ class Library:
 
     def _of_document(self, name: str, call: Call, first: Value) -> Value:
         """The document that yaml.safe_load, json.load and their like read."""
+        if isinstance(first, Call) and first.name == "read":  # of a file's text
+            first = first.owner
         opened = isinstance(first, Call) and first.short == "open"
         if name.rsplit(".", 1)[-1] in _LOADS and name.startswith(_OF_FILES) and opened:
             return self._document(next(iter(first.args), None), call)
@@ -162,6 +168,8 @@ class Library:
         if not last:
             given = [one for one in self.files if one.endswith(_CONFIGURATIONS)]
             last = given[0].rsplit("/", 1)[-1] if len(given) == 1 else ""
+            if last:
+                self.taken[last] = None
         name = next((one for one in self.files if one.rsplit("/", 1)[-1] == last), None)
         if not last or name is None:
             if isinstance(path, str):

@@ -17,7 +17,7 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import training_calls
 from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.settings import ADAM_BY_LISTS
-from planner.frameworks.accelerate.trainer_calls import is_trainer, trainer_class
+from planner.frameworks.accelerate.trainer_calls import config_of_trainer, is_trainer
 from planner.frameworks.accelerate.trainer_keys import GRPO, GRPO_PARTS, kept_in
 from planner.frameworks.accelerate.trainers import optimizer_of
 from planner.frameworks.bash import ProgramCall, evaluate
@@ -172,7 +172,7 @@ def _calls(
 
 def _loss(trainers: Sequence[Call], arguments: Call, file: str) -> str:
     """The loss by the class of the last trainer, else of its arguments; raises OtherTraining."""
-    names = [trainer_class(one).replace("Trainer", "Config") for one in trainers[-1:]]
+    names = [config_of_trainer(one) for one in trainers[-1:]]
     for name in (*names, arguments.short):
         if OTHERS.fullmatch(name):
             text = f"{name}: only training on tokens and by DPO or its like can be read"

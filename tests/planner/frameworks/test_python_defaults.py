@@ -9,15 +9,16 @@ import pytest
 from planner.answers.lint.lint import read
 from planner.frameworks.python.notebooks import cells
 from planner.inputs.requests.parser import parse_cluster
-from tests.fixtures.python_scripts import IMPORTS, PLAIN, reading, said
+from tests.fixtures.python_scripts import IMPORTS, PLAIN, reading, said, why
 
 BY_CONFIG = """\
 def main(config):
     train = config.get("training", {})
     model = AutoModelForCausalLM.from_pretrained(config.get("model_name", "Qwen/Qwen2.5-7B"))
     args = SFTConfig("out", per_device_train_batch_size=train.get("batch_size", 2),
-                     gradient_accumulation_steps=getattr(config, "steps", 4), bf16=True,
-                     max_length=train.get("max_length", default=2048))
+                     gradient_accumulation_steps=getattr(config, "steps", 4),
+                     bf16=config.get("bf16", default=True),
+                     max_length=train.get("max_length", 2048))
     SFTTrainer(model=model, args=args).train()
 """
 
@@ -27,7 +28,7 @@ def test_keys_of_a_configuration_that_is_not_here_have_their_defaults() -> None:
     training = answer.request["training"]
     assert (training["seq_length"], training["global_batch_size"]) == (2048, 2 * 4 * 8)
     assert answer.request["model"]["name"] == "qwen2.5-7b"
-    keys = "model_name, batch_size, steps, max_length"
+    keys = "model_name, batch_size, steps, bf16, max_length"
     assert f"keys that a configuration could set have their defaults: {keys}" in said(answer)
 
 
@@ -64,3 +65,87 @@ def test_the_lines_of_a_cell_are_those_of_its_file() -> None:
     shown = text.splitlines()
     assert "no python here" in shown[left_out[0] - 1]
     assert "a = 1" in shown[lines[7] - 1]
+
+
+@pytest.mark.parametrize(
+    "opens",
+    [
+        "with open(path) as file:\n        config = json.loads(file.read())",
+        "config = json.loads(Path(path).read_text())",
+        "with Path(path).open() as file:\n        config = json.load(file)",
+    ],
+)
+def test_a_configuration_however_it_is_opened(opens: str) -> None:
+    text = f"""\
+import json
+from pathlib import Path
+
+def load(path="run.json"):
+    {opens}
+    return config
+
+config = load()
+model = AutoModelForCausalLM.from_pretrained(config["model"])
+SFTTrainer(model=model, args=SFTConfig("out", per_device_train_batch_size=config["batch"],
+                                       max_length=512, bf16=True)).train()
+"""
+    keys = '{"model": "Qwen/Qwen2.5-7B", "batch": 3}'
+    answer = reading(text, files={"run.json": keys})
+    assert answer.request["model"]["name"] == "qwen2.5-7b"
+    assert answer.request["plan"]["micro_batch_size"] == 3
+
+
+def test_the_only_configuration_stands_for_one_whose_name_is_not_known() -> None:
+    text = BY_CONFIG.replace("main(config)", "main(path)").replace(
+        "    train =", "    config = yaml.safe_load(open(path))\n    train =", 1
+    )
+    answer = reading(text, files={"run.yaml": "steps: 2\ntraining: {batch_size: 8}\n"})
+    assert answer.request["plan"]["micro_batch_size"] == 8
+    assert "run.yaml is taken to be the configuration that the program opens" in said(answer)
+
+
+PARTS = """\
+@dataclass
+class Data:
+    source_max_len: int = field(default=1024)
+    target_max_len: int = field(default=256)
+
+@dataclass
+class Training(TrainingArguments):
+    per_device_train_batch_size: int = field(default=2)
+    bf16: bool = field(default=True)
+
+data, args = HfArgumentParser((Data, Training)).parse_args_into_dataclasses()
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-7B")
+Trainer(model=model, args=args).train()
+"""
+
+
+def test_the_parts_of_a_sample_make_its_length_and_options_have_their_defaults() -> None:
+    answer = reading(PARTS)
+    assert answer.request["training"]["seq_length"] == 1024 + 256
+    assert "the sequence length is source_max_len + target_max_len: 1280" in said(answer)
+    assert "no call of train.py is among the files: its options have their defaults" in said(answer)
+    assert "its options have their defaults" not in said(reading(PLAIN))
+
+
+@pytest.mark.parametrize(
+    ("trainer", "loss"), [("LLaVADPOTrainer", "dpo"), ("RewardTrainer", "reward")]
+)
+def test_the_loss_by_the_name_of_a_trainer_that_is_not_here(trainer: str, loss: str) -> None:
+    text = PARTS.replace("\nTrainer(", f"\n{trainer}(").replace(
+        "data, args", f"from llava.train.own import {trainer}\ndata, args", 1
+    )
+    answer = reading(text)
+    assert answer.request["training"]["loss"] == loss
+    assert answer.request["plan"]["micro_batch_size"] == 4
+
+
+def test_a_trainer_of_another_loss_beside_the_usual_arguments_is_refused() -> None:
+    text = PARTS.replace("\nTrainer(", "\nKTOTrainer(").replace("data, args", "from trl import KTOTrainer\ndata, args", 1)
+    assert "the loss of KTOConfig cannot be planned" in why(text)
+
+
+def test_a_model_in_a_folder_of_windows() -> None:
+    text = PLAIN.replace("meta-llama/Llama-3.1-8B", r"C:\\models\\Llama-3.1-8B")
+    assert reading(text).request["model"]["name"] == "llama-3.1-8b"

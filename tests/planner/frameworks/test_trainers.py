@@ -228,3 +228,15 @@ def test_switches_of_a_programs_own_are_said() -> None:
     assert [one for one in reading.assumed if "not read" in one] == [
         "not read, and may change time or memory: use_asft_loss true"
     ]
+
+
+def test_llama_factorys_command_that_trains_nothing_or_leaves_out_its_batch() -> None:
+    words = "--stage sft --model_name_or_path Qwen/Qwen2.5-7B --finetuning_type lora --cutoff_len 512"
+    framework = get("accelerate")
+    assert framework.read is not None
+    script = f"llamafactory-cli train {words} --bf16 true {{}}\n"
+    with pytest.raises(Unreadable, match="--do_predict without do_train: nothing is trained"):
+        framework.read({"run.sh": script.format("--do_predict true")}, 8)
+    found = framework.read({"run.sh": script.format("--do_train true")}, 8)
+    assert (found.plan.micro_batch_size, found.training.lora_rank) == (8, 8)
+    assert "per_device_train_batch_size: not set, 8 as in LLaMA-Factory" in found.assumed
