@@ -18,13 +18,12 @@ from planner.frameworks.accelerate.trainer_options import LEFT_OPEN, Options
 from planner.frameworks.accelerate.trainer_refusals import refuse_parts
 from planner.frameworks.bash import Argument, ProgramCall, evaluate
 from planner.frameworks.launch_files import given_with
+from planner.frameworks.python.loaders import by_unsloth
 from planner.frameworks.python.scripts import PYTHON, Script
 from planner.frameworks.python.static_values import Call, Value
 from planner.frameworks.read_results import OtherTraining, Unreadable
 from planner.frameworks.training_calls import TrainingCall, left_by, scripts, several, visible
 
-# Unsloth's, which has a reader of its own.
-_OTHER_LIBRARIES = re.compile(r"\bFast(?:\w*)Model\.from_pretrained\b")
 # Arguments of a Trainer that say something of its training.
 _OF_TRAINING = re.compile(
     r"per_device_train|gradient_|learning_rate|num_train|max_|[bf]+16|optim|deepspeed|fsdp|\*"
@@ -41,9 +40,11 @@ def script_of(files: Mapping[str, str]) -> tuple[str, TrainingCall | None] | Non
     """
     first = next(iter(files), "")
     if first.endswith(PYTHON):
-        python = [text for name, text in files.items() if name.endswith(PYTHON)]
-        own = not any(map(_OTHER_LIBRARIES.search, python))
-        return (first, None) if own and any(map(MARK.search, python)) else None
+        python = [name for name in files if name.endswith(PYTHON)]
+        marked = any(MARK.search(files[name]) for name in python)
+        # Unsloth has a reader of its own.
+        own = marked and not any(by_unsloth(files, name) for name in python)
+        return (first, None) if own else None
     if not any(name.endswith(PYTHON) and MARK.search(text) for name, text in files.items()):
         return None
     for name in scripts(files):
@@ -68,7 +69,7 @@ def _program(files: Mapping[str, str], launch: ProgramCall) -> str | None:
         last = f"{last.rsplit('.', 1)[-1]}.py"
     name = next((one for one in files if one.rsplit("/", 1)[-1] == last), "")
     text = files.get(name, "")
-    makes = name.endswith(PYTHON) and MARK.search(text) and not _OTHER_LIBRARIES.search(text)
+    makes = name.endswith(PYTHON) and MARK.search(text) and not by_unsloth(files, name)
     return name if makes else None
 
 

@@ -24,6 +24,7 @@ from planner.frameworks.bash import ProgramCall, evaluate
 from planner.frameworks.given_values import DEGREE, Values, malformed
 from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.named_models import find, of_config
+from planner.frameworks.python.loaders import by_unsloth
 from planner.frameworks.python.scripts import PYTHON, Script
 from planner.frameworks.python.static_values import Call, Unknown
 from planner.frameworks.read_results import (
@@ -115,7 +116,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
 def _script(files: Mapping[str, str]) -> str | None:
     """The script that loads a model, or the launch itself where a module of it does."""
     scripts = [name for name in files if name.endswith(PYTHON)]
-    loads = [one for one in scripts if _USED.search(files[one])]
+    loads = [one for one in scripts if _USED.search(files[one]) and by_unsloth(files, one)]
     first = next(iter(files), "")
     if loads and first in scripts:
         return first

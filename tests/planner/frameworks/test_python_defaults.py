@@ -149,3 +149,34 @@ def test_a_trainer_of_another_loss_beside_the_usual_arguments_is_refused() -> No
 def test_a_model_in_a_folder_of_windows() -> None:
     text = PLAIN.replace("meta-llama/Llama-3.1-8B", r"C:\\models\\Llama-3.1-8B")
     assert reading(text).request["model"]["name"] == "llama-3.1-8b"
+
+
+BY_EITHER = """\
+from unsloth import FastLanguageModel
+
+def by_unsloth():
+    model, tokenizer = FastLanguageModel.from_pretrained("unsloth/Qwen3-8B", max_seq_length=512)
+    return FastLanguageModel.get_peft_model(model, r=8)
+
+def plain():
+    return AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-7B")
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--fast", action="store_true")
+args = parser.parse_args()
+model = by_unsloth() if args.fast else plain()
+SFTTrainer(model=model, args=SFTConfig("out", max_length=1024, bf16=True)).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "framework", "model"),
+    [("", "accelerate", "qwen2.5-7b"), ("--fast", "unsloth", "qwen3-8b")],
+)
+def test_which_library_loads_the_model_is_followed(words: str, framework: str, model: str) -> None:
+    files = {"run.sh": f"python train.py {words}\n", "train.py": IMPORTS + BY_EITHER}
+    for given in (files, {"train.py": files["train.py"]}):
+        if "--fast" in words and len(given) == 1:
+            continue
+        answer = read(given, parse_cluster("1x8xh100-sxm"))
+        assert (answer.framework, answer.request["model"]["name"]) == (framework, model)
