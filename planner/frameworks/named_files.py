@@ -45,7 +45,10 @@ _ENGINE = re.compile(r"torchtitan|[\"']train_micro_batch_size_per_gpu[\"']")
 _IMPORTED = re.compile(
     r"^\s*(?:from\s+\.*([\w.]*)\s+import\s+\(?([\w, ]*)|import\s+([\w.]+))", re.MULTILINE
 )
-_CONFIGURED = re.compile(r"""["']([\w./-]+\.(?:ya?ml|json|toml))\b""")
+# In quotes, or in an example of the program's call.
+_CONFIGURED = re.compile(
+    r"""(?:["']|--[\w-]*conf[\w-]*[= ]+)([\w./-]+\.(?:ya?ml|json|toml))\b"""
+)
 
 
 class NamedFile(NamedTuple):

@@ -13,7 +13,7 @@ from planner.frameworks.base import Framework
 from planner.frameworks.bash_writer import parts
 from planner.frameworks.config_files import json_value, toml_table
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
-from planner.frameworks.named_files import named_files
+from planner.frameworks.named_files import PYTHON, named_files
 from planner.frameworks.read_results import Reading, Unreadable
 
 MOST_FILES = 32
@@ -133,6 +133,10 @@ def framework_of(files: Mapping[str, str], named: str | None) -> Framework:
     if why := unread_trainers.known_trainer(files, first=True) or unread_trainers.idle(files):
         raise refuse("/files", "no_framework", why)
     readable, found = _readable(), _known_by(files)
+    if len(found) > 1 and next(iter(files)).endswith(PYTHON):
+        programs = {name: text for name, text in files.items() if name.endswith(PYTHON)}
+        own = [one for one in found if one.recognises(programs)]  # whatever lies beside them
+        found = own if len(own) == 1 else found
     if len(found) == 1:
         return found[0]
     names = ", ".join(one.name for one in found or readable)

@@ -7,7 +7,8 @@ that of any script (trainer_launch).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +29,9 @@ from planner.frameworks.training_calls import TrainingCall, left_by, scripts, se
 _OF_TRAINING = re.compile(
     r"per_device_train|gradient_|learning_rate|num_train|max_|[bf]+16|optim|deepspeed|fsdp|\*"
 )
-_MOST_NAMED = 4
+_MOST_NAMED, _MOST_WORDS = 4, 64
+# What an example of a call begins with.
+_STARTERS = "python3?|accelerate|torchrun|deepspeed|uv"
 # The device maps by which one process has the layers of its model on all accelerators.
 _SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")
 
@@ -88,20 +91,45 @@ def is_one(files: Mapping[str, str]) -> bool:
     return script_of(files) is not None
 
 
+def example(files: Mapping[str, str]) -> list[str]:
+    """The words after a script's name in an example of its call that it has itself, if any.
+
+    Empty where the files or the user say the words.
+    """
+    first = next(iter(files))
+    if not first.endswith(PYTHON) or given_with(files).arguments:
+        return []
+    name = first.rsplit("/", 1)[-1]
+    line = rf"^[ \t#>$]*(?:\w+=\S+ +)*(?:{_STARTERS})\b.*\b{re.escape(name)}\b(.*)$"
+    found = re.search(line, re.sub(r"\\\n[ \t#]*", " ", files[first]), re.MULTILINE)
+    try:
+        return shlex.split(found[1], comments=True)[:_MOST_WORDS] if found else []
+    except ValueError:
+        return []
+
+
+def names_one(words: Sequence[str], files: Mapping[str, str]) -> bool:
+    """Whether the words of a call name a configuration that is among the files."""
+    last = {one.rpartition("=")[2].rsplit("/", 1)[-1] for one in words}
+    return any(one.rsplit("/", 1)[-1] in last for one in files if not one.endswith(PYTHON))
+
+
 def call(
     files: Mapping[str, str],
     accelerators: int | None,
     processes: Callable[[TrainingCall, list[str]], int | None],
+    example: Sequence[str] = (),
 ) -> tuple[TrainingCall, dict[str, Any]]:
     """The call with the options that the script amounts to, and those that are sections.
 
-    processes: how many a call starts, if it says so.  Raises Unreadable where it is followed to
+    processes: how many a call starts, if it says so.  example: the words of its command line where
+    nothing else says them.  Raises Unreadable where it is followed to
     no training.
     """
     which = script_of(files)
     assert which is not None
     name, base = which
-    words = given_with(files).arguments
+    words = given_with(files).arguments or tuple(example)
     environment = {"WORLD_SIZE": str(accelerators or 1), "LOCAL_RANK": "0", "RANK": "0"}
     launch, notes = ProgramCall(Argument(name, name, 1)), list[str]()
     if base is not None:
@@ -129,7 +157,9 @@ def call(
         notes.append(f"{named} of {name} is taken to be what is called")
     notes += (f"what {one}, which is not among the files, says: {LEFT_OPEN}"
               for one in script.known.missing)  # fmt: skip
-    if base is None and not words and script.known.options.are_parsed:
+    if example:
+        notes.append(f"the options of {name} are those of the example in it: {' '.join(example)}")
+    elif base is None and not words and script.known.options.are_parsed:
         notes.append(f"no call of {name} is among the files: its options have their defaults")
     notes += script.known.notes
     options = Options(script, found, name, notes, given_with(files).values)

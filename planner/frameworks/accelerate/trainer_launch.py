@@ -7,6 +7,7 @@ and PEFT's have many prefixes.  Each is taken to the key that the YAML trainers 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -83,12 +84,27 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     """
     if not python_trainer.is_one(files):
         return _read(files, accelerators, *_call(files))
+    words = python_trainer.example(files)
+    if python_trainer.names_one(words, files):
+        with suppress(Unreadable):
+            return _by_example(files, accelerators, words)
     try:
         return _read(files, accelerators, *python_trainer.call(files, accelerators, processes))
     except Unreadable as error:
+        if words and not isinstance(error, OtherTraining):
+            with suppress(Unreadable):
+                return _by_example(files, accelerators, words)
         if not is_one(files):
             raise python_trainer.without_config(error, files) from None
         return _by_options_alone(files, accelerators, error)
+
+
+def _by_example(
+    files: Mapping[str, str], accelerators: int | None, words: Sequence[str]
+) -> Reading:
+    """What a script says with the words of the example of its call that it has; raises Unreadable."""
+    call = python_trainer.call(files, accelerators, processes, words)
+    return _read(files, accelerators, *call)
 
 
 def _by_options_alone(

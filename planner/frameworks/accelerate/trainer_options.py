@@ -23,6 +23,7 @@ LEFT_OPEN = "known only at run time"
 Option = tuple[str, Any, int]
 # Arguments that a plan has: without their values nothing can be planned, or it is said.
 _ASKED = ("per_device_train_batch_size", "gradient_accumulation_steps", "deepspeed", "fsdp")
+_SHARDS = ("deepspeed", "fsdp")  # as if they were not set, which is said
 _SAID = ("gradient_checkpointing", "bf16", "fp16", "optim", "torch_compile", "**",
          "use_liger_kernel", "fsdp_config")  # fmt: skip
 # Arguments of a loss, by which a YAML's reader would know it.
@@ -198,7 +199,9 @@ class Options:
     def _open(self, key: str, value: Unknown | Call, line: int) -> Iterator[Option]:
         """What only running decides: asked for if nothing can be planned without it, else said."""
         source = value.source if isinstance(value, Unknown) else f"a call of {value.name}"
-        if key in _ASKED:
+        if key in _SHARDS and "$" not in source:
+            self.notes.append(f"{key} of {self.kind} is {source[:80]}, {LEFT_OPEN}")
+        elif key in _ASKED:
             yield key, source if "$" in source else f"${{{key}}}", line
         elif key in _SAID:
             self.notes.append(f"{key} of {self.kind} is {source[:80]}: {LEFT_OPEN}")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from planner.answers.lint.lint import read
+from planner.documents.problems import RequestError
 from planner.frameworks.python.notebooks import cells
+from planner.frameworks.sources import launch_at
 from planner.inputs.requests.parser import parse_cluster
 from tests.fixtures.python_scripts import IMPORTS, PLAIN, reading, said, why
 
@@ -180,3 +183,61 @@ def test_which_library_loads_the_model_is_followed(words: str, framework: str, m
             continue
         answer = read(given, parse_cluster("1x8xh100-sxm"))
         assert (answer.framework, answer.request["model"]["name"]) == (framework, model)
+
+
+BY_EXAMPLE = '''\
+"""Fine-tunes.
+
+    accelerate launch --config_file a.yaml \\\\
+        train.py --config configs/run.yaml
+"""
+from pathlib import Path
+
+def expanded(value):
+    if isinstance(value, dict):
+        return {key: expanded(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [expanded(one) for one in value]
+    return os.path.expandvars(value) if isinstance(value, str) else value
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--config", required=True)
+with open(Path(parser.parse_args().config)) as file:
+    config = expanded(yaml.safe_load(file))
+model = AutoModelForCausalLM.from_pretrained(config["model"]["name"])
+SFTTrainer(model=model, args=SFTConfig(
+    "out", per_device_train_batch_size=config["sizes"]["batch"], max_length=512, bf16=True,
+    deepspeed=config.get("deepspeed"))).train()
+'''
+
+
+def test_the_example_of_its_call_that_a_script_has(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "configs").mkdir()
+    keys = "model: {name: Qwen/Qwen2.5-7B}\nsizes: {batch: 3}\n"
+    (tmp_path / "configs" / "run.yaml").write_text(keys)
+    script = tmp_path / "train.py"
+    script.write_text(BY_EXAMPLE.replace("from pathlib", f"{IMPORTS}from pathlib", 1))
+    files, _ = launch_at([str(script)])
+    assert list(files) == ["train.py", "run.yaml"]
+    answer = read(files, parse_cluster("1x8xh100-sxm"))
+    assert answer.request["model"]["name"] == "qwen2.5-7b"
+    assert answer.request["plan"]["micro_batch_size"] == 3
+    assert "those of the example in it: --config configs/run.yaml" in said(answer)
+    # Without the file the example leads nowhere, and what was missing before is said.
+    with pytest.raises(RequestError, match="add --model NAME"):
+        read({"train.py": files["train.py"]}, parse_cluster("1x8xh100-sxm"))
+
+
+def test_shards_that_only_running_decides_are_said() -> None:
+    text = BY_CONFIG.replace("bf16=config", "deepspeed=config.get('zero'), bf16=config")
+    assert "deepspeed of SFTConfig is config.get('zero'), known only at run time" in said(
+        reading(text)
+    )
+
+
+def test_a_yaml_beside_a_script_of_unsloth_does_not_hide_it() -> None:
+    keys = "per_device_train_batch_size: 2\nmodel_name_or_path: Qwen/Qwen2.5-7B\nmax_length: 512\n"
+    text = BY_EITHER.replace("model = by_unsloth() if args.fast else plain()", "model = by_unsloth()")
+    files = {"train.py": IMPORTS + text, "run.yaml": keys}
+    assert read(files, parse_cluster("1x8xh100-sxm")).framework == "unsloth"
