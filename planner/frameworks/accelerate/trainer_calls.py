@@ -40,7 +40,7 @@ _NO_MODELS = re.compile(r"\w*(Tokenizer|Processor|Config|FeatureExtractor|Pipeli
 _BUILDS = re.compile(r"\w+(ForCausalLM|LMHeadModel)")
 # Losses in the names of trainers, of TRL and derived from them.
 _NAMES_LOSS = re.compile(
-    r"(OnlineDPO|ORPO|SimPO|DPO|CPO|KTO|GRPO|RLOO|PPO|BCO|GKD)\w*Trainer$|(Reward)Trainer$"
+    r"(OnlineDPO|ORPO|SimPO|DPO|CPO|KTO|GRPO|RLOO|PPO|BCO|GKD)\w*Trainer$|(Reward)(?:Model)?Trainer$"
 )
 # Packages of these classes, and of those that hand them on.
 _THEIRS = re.compile(r"\.*(transformers|trl|peft|alignment|open_r1|tl|hf)\b")
@@ -121,7 +121,10 @@ def trainer_class(trainer: Call) -> str:
 
 def config_of_trainer(trainer: Call | None) -> str:
     """The class of TRL's arguments whose loss a trainer has, by the name of its class; else ""."""
-    found = _NAMES_LOSS.search(trainer_class(trainer)) if trainer is not None else None
+    if trainer is None:
+        return ""
+    name = re.sub(r"RM(?=Trainer$)", "Reward", trainer_class(trainer))
+    found = _NAMES_LOSS.search(name)
     return f"{found[1] or found[2]}Config" if found else ""
 
 

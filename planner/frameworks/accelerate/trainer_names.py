@@ -84,6 +84,10 @@ def _adapters(
     if trained is not None and "_proj" in str(trained.value):
         yield "lora_target_modules", trained
     kind = "qlora" if _is_packed(said, program) else "lora"
+    of_four = next((name for name in said if name.startswith("bnb_4bit")), None)
+    if kind == "lora" and of_four and not any(map(QUANTIZED.fullmatch, said)):
+        assumed.append(f"frozen weights are taken to have 4 bits, of which {of_four} is")
+        kind = "qlora"
     yield "finetuning_type", about.model_copy(update={"value": kind})
     if "modules_to_save" in said:
         assumed.append("modules_to_save: modules that are trained whole are not costed")

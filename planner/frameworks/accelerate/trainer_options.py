@@ -397,13 +397,26 @@ class Options:
             self.notes.append("the adapters trained on are in a checkpoint: a rank of 8 is taken")
             yield "finetuning_type", kind, trained.line
 
+    def _loads(self) -> Iterator[Call]:
+        """The calls that load what is trained: the model's, and that of the one inside it."""
+        one = self.model
+        for _ in range(_MOST_WRAPPED):
+            if not isinstance(one, Call):
+                return
+            yield one
+            one = next(iter(one.args), one.kwargs.get("model"))
+
     def _bits(self) -> tuple[bool, bool]:
         """Whether the frozen weights are stored in four bits, or in eight."""
-        model = self.model
-        stated = model.kwargs.get("quantization_config") if model is not None else None
-        where = [one.kwargs for one in (model, stated) if isinstance(one, Call)]
-        if stated is not None and not isinstance(stated, Call):
+        loads = list(self._loads())
+        stated = [one.kwargs.get("quantization_config") for one in loads]
+        where = [one.kwargs for one in (*loads, *stated) if isinstance(one, Call)]
+        if any(one is not None and not isinstance(one, Call) for one in stated):
             where += [one.kwargs for one in self.found.quantised]
+        for one in where:
+            if isinstance(one.get("load_in_4bit"), Unknown) and "bnb_4bit_quant_type" in one:
+                self.notes.append(f"load_in_4bit, {LEFT_OPEN}, is taken as on beside its type")
+                one["load_in_4bit"] = True
         four = any(one.get("load_in_4bit") is True or one.get("bits") == 4 for one in where)
         eight = any(one.get("load_in_8bit") is True or one.get("bits") == 8 for one in where)
         return four, eight

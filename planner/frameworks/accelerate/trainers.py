@@ -90,7 +90,7 @@ def trainer_of(files: Mapping[str, str]) -> tuple[Trainer, str] | None:
         if llama_factory_v1.is_one(text):
             return NEWER, name
         keys = set(re.findall(r"^([a-z]\w*):", dedent(text), re.MULTILINE))
-        lengths = keys & {*GRPO.length} or keys >= {*GRPO_PARTS}
+        lengths = keys & {*GRPO.length, *GRPO_PARTS}
         generates = lengths and keys >= {*GRPO.marks, *GRPO.model}
         for one in (GRPO,) if generates else TRAINERS:
             marked = keys & set(one.marks) and keys & set(one.model)
@@ -111,7 +111,10 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     if trainer is NEWER:
         values, tree = llama_factory_v1.translated(settings, tree, files, name, assumed)
     if trainer is GRPO and not values.has(*GRPO.length):
-        parts = [values.integer(key) for key in GRPO_PARTS]
+        for key, usual in GRPO_PARTS.items():
+            if not values.has(key):
+                values.assume(f"{key}: not set, {usual} as in TRL")
+        parts = [values.integer(key, default=usual) for key, usual in GRPO_PARTS.items()]
         total = Setting(name=GRPO.length[0], value=str(sum(parts)), file=name, line=1)
         values.settings = {**values.settings, total.name: total}
     beside = config_beside(files, assumed)
@@ -365,6 +368,8 @@ def _refuse_tasks(values: Values, trainer: Trainer) -> None:
 
 def _offloads(values: Values) -> bool:
     """Whether activations go to host memory: by a key of its own, or by Axolotl's older value."""
+    if values.boolean("fsdp_config.activation_cpu_offload"):  # ms-swift's
+        return True
     named = (values.text(key) or "" for key in ("activation_offloading", "gradient_checkpointing"))
     kept, recomputed = (text.lower() for text in named)
     return kept not in tuning.OFF or recomputed.startswith("offload")

@@ -21,6 +21,10 @@ _DECIDES = re.compile(
 )
 
 
+# A command in a variable.
+_KEPT = re.compile(r"^ *\w+=\"(python3? [^\"]*axtext[^\"]*)\"", re.MULTILINE | re.IGNORECASE)
+
+
 def calls(files: Mapping[str, str]) -> list[ProgramCall]:
     """The calls of MaxText's training in the first script that has some."""
     return _noted(files)[0]
@@ -37,6 +41,11 @@ def _noted(files: Mapping[str, str]) -> tuple[list[ProgramCall], Sequence[str]]:
             continue
         if found := [one for one in outcome.launches if _CALLED.search(one.program.text)]:
             return found, outcome.notes
+        for kept in _KEPT.finditer(files[name]):  # and handed to a shell
+            lines = "\n" * files[name].count("\n", 0, kept.start(1))
+            inner = evaluate({**files, name: lines + kept[1]}, name)
+            if found := [one for one in inner.launches if _CALLED.search(one.program.text)]:
+                return found, inner.notes
     return [], ()
 
 

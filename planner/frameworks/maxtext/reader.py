@@ -43,6 +43,8 @@ DEFAULTS = {
     "base_num_query_heads": 16, "base_num_kv_heads": 16, "head_dim": 128, "vocab_size": 32_000,
 }  # fmt: skip
 USUAL_BATCH = 12.0
+# Names of older releases.
+OLDER = dict.fromkeys(("base_num_query_heads", "base_num_kv_heads"), ("base_num_heads",))
 
 
 def recognises(files: Mapping[str, str]) -> bool:
@@ -210,7 +212,7 @@ def _model(values: Values) -> ModelSpec:
     block = values.choice("decoder_block", choices=kinds, default="llama2")
     experts = values.integer("num_experts", default=1)
     fields: dict[str, Any] = {
-        field: values.integer(key, default=DEFAULTS[key])
+        field: values.integer(key, *OLDER.get(key, ()), default=DEFAULTS[key])
         for field, (key, _) in PLAIN.items()
         if key in DEFAULTS
     }

@@ -9,7 +9,7 @@ from planner.frameworks import yaml_files
 from planner.frameworks.config_files import json_value
 from planner.frameworks.python import hydra
 from planner.frameworks.python.command_lines import Options
-from planner.frameworks.python.static_values import Call, Function, Unknown, Value
+from planner.frameworks.python.static_values import Call, Function, Instance, Unknown, Value
 from planner.frameworks.python.texts import SOME_FOLDER, joined_path
 from planner.frameworks.read_results import Unreadable
 
@@ -31,6 +31,7 @@ _MOST_NAMED = 20
 _SAME = ("Path", "pathlib.Path", "os.path.expanduser", "os.path.abspath", "os.path.expandvars",
          "OmegaConf.to_container", "omegaconf.OmegaConf.to_container", "OmegaConf.create",
          "omegaconf.OmegaConf.create", "str")  # fmt: skip
+_EXIST = ("os.path.exists", "os.path.isfile")
 _LOADS = ("safe_load", "full_load", "load", "loads")
 _OF_FILES = ("yaml", "json", "toml", "tomllib", "safe_load")
 _OPENS = ("OmegaConf.load", "omegaconf.OmegaConf.load")
@@ -48,7 +49,8 @@ class Library:
 
     Raises Unreadable where a call opens a document that breaks at some place.
     missing: the documents that are opened and not among the files; taken: those that stand for one
-    whose name is not known; defaulted: the variables of
+    whose name is not known; filled_by_default: the classes of objects that functions are given;
+    defaulted: the variables of
     the environment that are not known, whose defaults are taken; unset: the keys of configurations
     that are not known, likewise; filled: the classes of objects
     whose fields are set by names that are not known; cells_left_out: where cells of a notebook
@@ -63,6 +65,7 @@ class Library:
         self.missing: dict[str, None] = {}
         self.defaulted: dict[str, None] = {}
         self.taken: dict[str, None] = {}
+        self.filled_by_default: dict[str, None] = {}
         self.unset: dict[str, None] = {}
         self.filled: dict[str, None] = {}
         self.cells_left_out: list[str] = []
@@ -77,6 +80,8 @@ class Library:
             named = [one for one in kept if not _OF_PROCESS.search(one.upper())]
             if named:
                 yield f"{what} have their defaults: {', '.join(named[:_MOST_NAMED])}"
+        for name in self.filled_by_default:
+            yield f"an object of {name} that a function is given is taken to have its defaults"
         for name in self.taken:
             yield f"{name} is taken to be the configuration that the program opens"
         if self.cells_left_out:
@@ -124,6 +129,8 @@ class Library:
             return self._variable(first, call)
         if name in _SAME and isinstance(first, str | dict | list) and len(call.args) == 1:
             return first
+        if name in _EXIST and isinstance(first, str) and self._is_document(first):
+            return True
         if name == "os.path.join" and call.args and isinstance(call.args[-1], str):
             return joined_path(*(o if isinstance(o, str) else SOME_FOLDER for o in call.args))
         if name in _FIELDS:
@@ -192,6 +199,8 @@ def _of_objects(name: str, call: Call, first: Value) -> Value:
     if name in ("vars", "asdict", "dataclasses.asdict"):
         return dict(first.kwargs)
     key, usual = (*call.args[1:], None, None)[:2]
+    if name == "hasattr" and isinstance(key, str) and isinstance(first, Instance):
+        return key in first.kwargs
     if name == "setattr" and isinstance(key, str):
         first.set(key, usual, call.line)
     if name == "getattr" and isinstance(key, str):

@@ -84,8 +84,37 @@ class Script(Objects):
                 node.lineno = lines[node.lineno - 1]
         return tree
 
+    def arguments(
+        self,
+        function: ast.FunctionDef,
+        args: list[Value],
+        kwargs: dict[str, Value],
+        outer: dict[str, Value],
+    ) -> dict[str, Value]:
+        """As of any function; an unknown object of a class that is known has its defaults."""
+        scope = super().arguments(function, args, kwargs, outer)
+        for one in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs):
+            kind = self._annotated(one) if isinstance(scope[one.arg], Unknown) else None
+            if kind is not None and any(map(_is_plain, kind.attributes.values())):
+                scope[one.arg] = self.construct(kind, Call(kind.name, one.lineno))
+                self.known.filled_by_default[kind.name] = None
+        return scope
+
+    def _annotated(self, one: ast.arg) -> Class | None:
+        """The class of the files that a parameter is annotated with."""
+        node = one.annotation
+        if isinstance(node, ast.BinOp):  # Config | None
+            node = node.left
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node = ast.Name(node.value)
+        found = self.globals.get(node.id) if isinstance(node, ast.Name) else None
+        return found if isinstance(found, Class) else None
+
     def method(self, node: ast.Call, call: Call, owner: Value, name: str) -> Value:
         """As of any object; of a configuration that is not known, the default of a key."""
+        if isinstance(owner, str) and name in ("exists", "is_file"):  # a path
+            call.name, call.args = "os.path.exists", (owner,)
+            return self.known.value(call)
         if isinstance(owner, Unknown) and name == "get":
             usual = self.known.usual(call, call.args)
             if usual is not None:
@@ -134,8 +163,10 @@ class Script(Objects):
     def observed(self, call: Call) -> Value:
         """The value of a call of a library, after the functions that it is handed."""
         if call.short == "requires_grad_" and call.args == (False,):
+            walked = isinstance(call.owner, Call) or not self.loops
+            owner = call.owner if walked else self._walked()
             self.frozen.append(
-                Frozen(call.owner or call, f"{call.short}(False)", self.file, call.line)
+                Frozen(owner or call, f"{call.short}(False)", self.file, call.line)
             )
         for one in (*call.args, *call.kwargs.values()):
             if isinstance(one, Function) and id(one.node) not in self.reached:
@@ -247,9 +278,13 @@ class Script(Objects):
 
     def _froze(self, owner: Value, node: ast.expr) -> None:
         """Keeps whose weights are frozen: the model of the loop over them, where there is one."""
-        walked = next((one for one in reversed(self.loops) if isinstance(one, Call)), None)
-        whose = walked.owner or walked if walked is not None else owner
+        whose = self._walked() or owner
         self.frozen.append(Frozen(whose, ast.unparse(node), self.file, node.lineno))
+
+    def _walked(self) -> Value:
+        """Whose weights the innermost loop over some walks through; None without one."""
+        walked = next((one for one in reversed(self.loops) if isinstance(one, Call)), None)
+        return None if walked is None else walked.owner or walked
 
     # Modules beside the script.
 
@@ -283,6 +318,10 @@ class Script(Objects):
             except Unreadable as error:
                 self.note(ast.Pass(lineno=error.line), f"{name} cannot be followed: {error.text}")
         return self.modules.get(name)
+
+
+def _is_plain(value: Value) -> bool:
+    return isinstance(value, str | int | float)
 
 
 def _stops(node: ast.Assign) -> bool:

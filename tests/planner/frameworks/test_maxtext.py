@@ -357,3 +357,23 @@ def test_a_config_over_that_of_its_server_trains_nothing() -> None:
     text = 'base_config: "inference/inference_jetstream.yml"\nmodel_name: "llama2-70b"\n'
     with pytest.raises(Unreadable, match="base_config serves a model: it trains nothing"):
         MAXTEXT.read({"run.yml": f"{text}ici_tensor_parallelism: 8\n"}, 8)
+
+
+def test_heads_by_the_name_of_older_releases() -> None:
+    assert MAXTEXT.read is not None
+    text = "base_num_decoder_layers: 8\nper_device_batch_size: 1\nbase_num_heads: 8\n"
+    model = MAXTEXT.read({"run.yml": text}, 8).model
+    assert (model.num_attention_heads, model.num_query_groups) == (8, 8)
+
+
+def test_a_command_that_is_kept_in_a_variable() -> None:
+    text = (
+        "n=8\ncommand=\"python -u MaxText/train.py MaxText/configs/base.yml \\\n"
+        "  model_name=llama2-7b per_device_batch_size=3 max_target_length=1024\"\n"
+        "seq 0 7 | xargs -P $n -I {} bash -c '$1' _ \"$command\"\n"
+    )
+    assert MAXTEXT.recognises({"run.sh": text})
+    assert MAXTEXT.read is not None
+    reading = MAXTEXT.read({"run.sh": text}, 8)
+    assert (reading.training.seq_length, reading.plan.micro_batch_size) == (1024, 3)
+    assert reading.find("per_device_batch_size").line == 3  # type: ignore[union-attr]

@@ -137,3 +137,22 @@ def test_dora_is_costed_as_lora(option: str) -> None:
     answer = reading("torchrun train.py", MODEL, BATCH, LENGTH, option)
     assert answer.request["training"]["lora_rank"] == 8
     assert "DoRA is costed as LoRA" in said(answer)
+
+
+@pytest.mark.parametrize("trainer", ["RewardModelTrainer", "MyAutoRMTrainer"])
+def test_trainers_of_rewards_by_their_names(trainer: str) -> None:
+    text = f"""{LOADED}from own.auto import {trainer}
+args = TrainingArguments("out", per_device_train_batch_size=2, bf16=True)
+{trainer}(model=model, args=args, max_length=512).train()
+"""
+    assert sizes(of_file("tune.py", text)) == ("reward", 4, 32)
+
+
+def test_grpo_in_a_yaml_that_leaves_a_length_out() -> None:
+    keys = (
+        "model_name_or_path: Qwen/Qwen2.5-7B\nnum_generations: 8\nmax_completion_length: 1024\n"
+        "per_device_train_batch_size: 2\nbf16: true\n"
+    )
+    answer = of_file("run.yaml", keys)
+    assert answer.request["training"]["seq_length"] == 512 + 1024
+    assert "max_prompt_length: not set, 512 as in TRL" in said(answer)

@@ -241,3 +241,87 @@ def test_a_yaml_beside_a_script_of_unsloth_does_not_hide_it() -> None:
     text = BY_EITHER.replace("model = by_unsloth() if args.fast else plain()", "model = by_unsloth()")
     files = {"train.py": IMPORTS + text, "run.yaml": keys}
     assert read(files, parse_cluster("1x8xh100-sxm")).framework == "unsloth"
+
+
+IN_PARTS = """\
+from peft import PeftModel
+
+@dataclass
+class Config:
+    model: str = "Qwen/Qwen2.5-7B"
+    batch: int = 4
+    length: int = 512
+
+def build(config: "Config", path: str):
+    bits = BitsAndBytesConfig(load_in_4bit=BITS["on"], bnb_4bit_quant_type="nf4")
+    base = AutoModelForCausalLM.from_pretrained(config.model, quantization_config=bits)
+    reference = AutoModelForCausalLM.from_pretrained(config.model)
+    for one in reference.parameters():
+        one.requires_grad_(False)
+    model = PeftModel.from_pretrained(base, path, is_trainable=True)
+    args = SFTConfig("out", per_device_train_batch_size=config.batch, max_length=config.length,
+                     bf16=True)
+    SFTTrainer(model=model, args=args).train()
+"""
+
+
+def test_an_object_that_a_function_is_given_has_its_defaults() -> None:
+    answer = reading(IN_PARTS)
+    training = answer.request["training"]
+    assert answer.request["model"]["name"] == "qwen2.5-7b"
+    assert (training["seq_length"], answer.request["plan"]["micro_batch_size"]) == (512, 4)
+    assert "an object of Config that a function is given is taken to have its def" in said(answer)
+    # The weights of four bits are those of the model inside, and of the reference none.
+    assert training["frozen_dtype"] == "nf4"
+    assert "load_in_4bit, known only at run time, is taken as on beside its type" in said(answer)
+    plain = IN_PARTS.replace('BITS["on"]', "False")
+    assert "frozen_dtype" not in reading(plain).request["training"]
+
+
+FILLED = """\
+import json
+from pathlib import Path
+
+@dataclass
+class Config:
+    model: str = "gpt2"
+    batch: int = 4
+
+    @classmethod
+    def of(cls, path):
+        made = cls()
+        with open(path) as file:
+            for key, value in json.load(file).items():
+                if hasattr(made, key):
+                    setattr(made, key, value)
+        return made
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--config", type=Path, default=Path("run.json"))
+path = parser.parse_args().config
+config = Config()
+if path.exists():
+    config = Config.of(path)
+model = AutoModelForCausalLM.from_pretrained(config.model)
+SFTTrainer(model=model, args=SFTConfig("out", per_device_train_batch_size=config.batch,
+                                       max_length=64, bf16=True)).train()
+"""
+
+
+def test_an_object_that_is_filled_from_a_configuration_that_is_there() -> None:
+    keys = '{"model": "Qwen/Qwen2.5-7B", "batch": 2, "other": 1}'
+    answer = reading(FILLED, files={"run.json": keys})
+    assert answer.request["model"]["name"] == "qwen2.5-7b"
+    assert answer.request["plan"]["micro_batch_size"] == 2
+    assert reading(FILLED).request["model"]["name"] == "gpt2"
+
+
+def test_modules_of_constants_are_found(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "settings.py").write_text("from pathlib import Path\n\nNAME = 'Qwen/Qwen2.5-7B'\n")
+    (tmp_path / "helpers.py").write_text("from os import path\n\ndef helps():\n    return 1\n")
+    text = f"from settings import NAME\nfrom helpers import helps\n{IMPORTS}"
+    (tmp_path / "train.py").write_text(text + "SFTTrainer(model=NAME, args=SFTConfig('x'))\n")
+    files, _ = launch_at([str(tmp_path / "train.py")])
+    assert list(files) == ["train.py", "settings.py"]
+    assert read(files, parse_cluster("1x8xh100-sxm")).request["model"]["name"] == "qwen2.5-7b"

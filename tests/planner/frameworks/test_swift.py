@@ -134,3 +134,12 @@ def test_a_configuration_in_yaml_is_read_by_its_call_and_alone() -> None:
         assert (answer.nodes, answer.accelerators_per_node, plan["dp"]) == (2, 8, 16)
         assert plan["attention_kernel"] == "flash2"
         assert (training["seq_length"], training["global_batch_size"]) == (4096, 128)
+
+
+def test_activations_that_its_fsdp_keeps_in_host_memory() -> None:
+    call = f"{CALL} --train_type lora --fsdp a/fsdp2.json"
+    keys = '{"fsdp": "full_shard auto_wrap", "fsdp_config": {"fsdp_version": 2, "%s": true}}'
+    for key, moved in (("activation_cpu_offload", True), ("reshard_after_forward", False)):
+        files = {"run.sh": call, "fsdp2.json": keys % key}
+        plan = reading_of(framework_of(files, None), files, 8).plan
+        assert (plan.zero_stage, bool(plan.offload_activations)) == (3, moved)

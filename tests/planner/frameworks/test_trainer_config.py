@@ -167,3 +167,17 @@ def test_a_yaml_with_the_files_that_its_defaults_list_names() -> None:
     assert (found["training"]["lora_rank"], found["training"]["seq_length"]) == (8, 2048)
     with pytest.raises(RequestError, match="leaves out the model"):
         read({"sft.yaml": text.replace("${model.max_position}", "512")}, parse_cluster("1x8xh100-sxm"))
+
+
+def test_the_types_of_four_bits_without_their_switch() -> None:
+    text = (
+        "base_model:\n  model_id: Qwen/Qwen2.5-7B\n  bnb_4bit_quant_type: nf4\n"
+        "lora: {r: 8, lora_alpha: 16}\ntraining:\n  per_device_train_batch_size: 2\n"
+        "  max_length: 512\n  bf16: true\n"
+    )
+    found = read({"run.yaml": text}, parse_cluster("1x8xh100-sxm"))
+    assert found.request["training"]["frozen_dtype"] == "nf4"
+    assert "4 bits, of which bnb_4bit_quant_type is" in str(found.assumed)
+    off = text.replace("  bnb_4bit_quant_type", "  load_in_4bit: false\n  bnb_4bit_quant_type")
+    plain = read({"run.yaml": off}, parse_cluster("1x8xh100-sxm")).request["training"]
+    assert "frozen_dtype" not in plain
