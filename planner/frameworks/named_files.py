@@ -48,9 +48,7 @@ _IMPORTED = re.compile(
     r"^\s*(?:from\s+\.*([\w.]*)\s+import\s+\(?([\w, ]*)|import\s+([\w.]+))", re.MULTILINE
 )
 # In quotes, or in an example of the program's call.
-_CONFIGURED = re.compile(
-    r"""(?:["']|--[\w-]*conf[\w-]*[= ]+)([\w./-]+\.(?:ya?ml|json|toml))\b"""
-)
+_CONFIGURED = re.compile(r"""(?:["']|--[\w-]*conf[\w-]*[= ]+)([\w./-]+\.(?:ya?ml|json|toml))\b""")
 
 
 class NamedFile(NamedTuple):

@@ -65,9 +65,7 @@ def left_out(files: Mapping[str, str], reading: Reading) -> list[str]:
 
     A name that stands elsewhere with another value is overridden.
     """
-    others = {
-        (_last(one.name), one.file) for one in reading.settings if _overrides(one, files)
-    }
+    others = {(_last(one.name), one.file) for one in reading.settings if _overrides(one, files)}
     stated = [(one, held(reading)) for one, held in _stated(files)]
     taken = {one.name for one, held in stated if int(str(one.value)) in held}
     found = [

@@ -197,7 +197,9 @@ def _expert_tensor_degree(
     run: Run, ep: int, tp: int, ranks: int, software: Software, notes: list[str]
 ) -> int:
     """The etp of a row: as stated, else the default of its software."""
-    match = re.search(r"\b(?:etp|expert tp) ?[=:]? ?(\d+)", f"etp {run['etp']} ; {run.notes}".lower())
+    match = re.search(
+        r"\b(?:etp|expert tp) ?[=:]? ?(\d+)", f"etp {run['etp']} ; {run.notes}".lower()
+    )
     stated = int(match.group(1)) if match else None
     if stated and (ranks % stated or ranks % (ep * stated)):
         raise ValueError(f"ep {ep} x etp {stated} does not divide tp x cp x dp = {ranks}")

@@ -102,7 +102,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
 def _by_example(
     files: Mapping[str, str], accelerators: int | None, words: Sequence[str]
 ) -> Reading:
-    """What a script says with the words of the example of its call that it has; raises Unreadable."""
+    """What a script says with the words of its own example of a call; raises Unreadable."""
     call = python_trainer.call(files, accelerators, processes, words)
     return _read(files, accelerators, *call)
 

@@ -57,7 +57,7 @@ def in_groups(words: Sequence[str], folder: str = "") -> Iterator[str]:
 
 
 def composed(files: Mapping[str, str], name: str) -> dict[str, Any]:
-    """The keys of a YAML with those of the files that its defaults list names; raises Unreadable."""
+    """The keys of a YAML and of the files that its defaults list names; raises Unreadable."""
     own = yaml_files.read(files[name], name).values
     if not isinstance(own.get("defaults"), list):
         return dict(own)

@@ -165,9 +165,7 @@ class Script(Objects):
         if call.short == "requires_grad_" and call.args == (False,):
             walked = isinstance(call.owner, Call) or not self.loops
             owner = call.owner if walked else self._walked()
-            self.frozen.append(
-                Frozen(owner or call, f"{call.short}(False)", self.file, call.line)
-            )
+            self.frozen.append(Frozen(owner or call, f"{call.short}(False)", self.file, call.line))
         for one in (*call.args, *call.kwargs.values()):
             if isinstance(one, Function) and id(one.node) not in self.reached:
                 config = call.kwargs.get("train_loop_config")  # Ray Train's, of its workers

@@ -164,11 +164,17 @@ def _calls(
                 "" if ARGUMENTS in found else ", nor one of a trainer: give the script that trains"
             )
             raise Unreadable(f"no call of {kind} is reached{idle}", name)
-    for key in LENGTHS if trainers else ():
-        said = trainers[-1].kwargs.get(key)
-        if isinstance(said, int) and not found[ARGUMENTS].kwargs.keys() & {*LENGTHS}:
-            found[ARGUMENTS].set(key, said, trainers[-1].line)
+    for one in trainers[-1:]:
+        _hand_length(one, found[ARGUMENTS])
     return found, _loss(trainers, found[ARGUMENTS], name)
+
+
+def _hand_length(trainer: Call, arguments: Call) -> None:
+    """Gives the arguments the length that only the trainer is given."""
+    for key in LENGTHS:
+        said = trainer.kwargs.get(key)
+        if isinstance(said, int) and not arguments.kwargs.keys() & {*LENGTHS}:
+            arguments.set(key, said, trainer.line)
 
 
 def _loss(trainers: Sequence[Call], arguments: Call, file: str) -> str:

@@ -194,7 +194,9 @@ def test_the_second_axis_of_fsdp_shards_too() -> None:
     reading = MAXTEXT.read({"run.yml": text}, 8)
     assert (reading.plan.dp, reading.plan.zero_stage, reading.plan.dp_shard) == (8, 3, 0)
     assert reading.training.global_batch_size == 16
-    open_ = MAXTEXT.read({"run.yml": text.replace("fsdp_parallelism: 4", "fsdp_parallelism: -1")}, 32)
+    open_ = MAXTEXT.read(
+        {"run.yml": text.replace("fsdp_parallelism: 4", "fsdp_parallelism: -1")}, 32
+    )
     assert (open_.plan.dp, open_.training.global_batch_size) == (32, 64)
 
 
@@ -368,8 +370,8 @@ def test_heads_by_the_name_of_older_releases() -> None:
 
 def test_a_command_that_is_kept_in_a_variable() -> None:
     text = (
-        "n=8\ncommand=\"python -u MaxText/train.py MaxText/configs/base.yml \\\n"
-        "  model_name=llama2-7b per_device_batch_size=3 max_target_length=1024\"\n"
+        'n=8\ncommand="python -u MaxText/train.py MaxText/configs/base.yml \\\n'
+        '  model_name=llama2-7b per_device_batch_size=3 max_target_length=1024"\n'
         "seq 0 7 | xargs -P $n -I {} bash -c '$1' _ \"$command\"\n"
     )
     assert MAXTEXT.recognises({"run.sh": text})

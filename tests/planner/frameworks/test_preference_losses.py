@@ -1,4 +1,4 @@
-"""Trainings on pairs, with a reference and without one, and the training of GRPO, in all readers."""
+"""Trainings on pairs, with a reference and without one, and the training of GRPO."""
 
 from __future__ import annotations
 
@@ -29,7 +29,11 @@ def of_file(name: str, text: str) -> ReadAnswer:
 def sizes(answer: ReadAnswer) -> tuple[str, int, int]:
     """The loss, and sequences of a pass and of a step."""
     plan, training = answer.request["plan"], answer.request["training"]
-    return training.get("loss", "next_token"), plan["micro_batch_size"], training["global_batch_size"]
+    return (
+        training.get("loss", "next_token"),
+        plan["micro_batch_size"],
+        training["global_batch_size"],
+    )
 
 
 def alone(answer: ReadAnswer) -> bool:
@@ -61,7 +65,10 @@ def test_their_keys_in_a_yaml() -> None:
         "model_name_or_path: Qwen/Qwen2.5-7B\nstage: dpo\ncutoff_len: 2048\n"
         "finetuning_type: full\nper_device_train_batch_size: 2\npref_loss: simpo\n"
     )
-    assert sizes(of_file("run.yaml", trl + "output_dir: data/zephyr-orpo\n"))[:2] == ("next_token", 4)
+    assert sizes(of_file("run.yaml", trl + "output_dir: data/zephyr-orpo\n"))[:2] == (
+        "next_token",
+        4,
+    )
     assert sizes(of_file("run.yaml", axolotl.format("orpo")))[:2] == ("next_token", 4)
     assert sizes(of_file("run.yaml", axolotl.format("ipo")))[:2] == ("dpo", 4)
     answer = of_file("run.yaml", factory)

@@ -36,7 +36,9 @@ def test_keys_of_a_configuration_that_is_not_here_have_their_defaults() -> None:
 
 
 def test_a_configuration_that_is_here_says_them() -> None:
-    opened = BY_CONFIG.replace("def main(config):", "def main(path):\n    config = load_config(path)")
+    opened = BY_CONFIG.replace(
+        "def main(config):", "def main(path):\n    config = load_config(path)"
+    )
     text = opened + 'main("run.yaml")\n'
     keys = "model_name: Qwen/Qwen2.5-3B\ntraining: {batch_size: 8, max_length: 512}\n"
     answer = reading(text, files={"run.yaml": keys})
@@ -145,7 +147,9 @@ def test_the_loss_by_the_name_of_a_trainer_that_is_not_here(trainer: str, loss: 
 
 
 def test_a_trainer_of_another_loss_beside_the_usual_arguments_is_refused() -> None:
-    text = PARTS.replace("\nTrainer(", "\nKTOTrainer(").replace("data, args", "from trl import KTOTrainer\ndata, args", 1)
+    text = PARTS.replace("\nTrainer(", "\nKTOTrainer(").replace(
+        "data, args", "from trl import KTOTrainer\ndata, args", 1
+    )
     assert "the loss of KTOConfig cannot be planned" in why(text)
 
 
@@ -238,7 +242,9 @@ def test_shards_that_only_running_decides_are_said() -> None:
 
 def test_a_yaml_beside_a_script_of_unsloth_does_not_hide_it() -> None:
     keys = "per_device_train_batch_size: 2\nmodel_name_or_path: Qwen/Qwen2.5-7B\nmax_length: 512\n"
-    text = BY_EITHER.replace("model = by_unsloth() if args.fast else plain()", "model = by_unsloth()")
+    text = BY_EITHER.replace(
+        "model = by_unsloth() if args.fast else plain()", "model = by_unsloth()"
+    )
     files = {"train.py": IMPORTS + text, "run.yaml": keys}
     assert read(files, parse_cluster("1x8xh100-sxm")).framework == "unsloth"
 

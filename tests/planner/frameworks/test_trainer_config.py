@@ -159,14 +159,19 @@ def test_a_yaml_with_the_files_that_its_defaults_list_names() -> None:
         "defaults:\n  - _self_\n  - model: qwen\ntraining_arguments:\n"
         "  per_device_train_batch_size: 4\n  bf16: true\n  max_length: ${model.max_position}\n"
     )
-    model = "model_name_or_path: Qwen/Qwen2.5-7B\nmax_position: 2048\nlora: {r: 8, lora_alpha: 16}\n"
+    model = (
+        "model_name_or_path: Qwen/Qwen2.5-7B\nmax_position: 2048\nlora: {r: 8, lora_alpha: 16}\n"
+    )
     found = read(
         {"sft.yaml": text, "model/qwen.yaml": model}, parse_cluster("1x8xh100-sxm")
     ).request
     assert found["model"]["name"] == "qwen2.5-7b"
     assert (found["training"]["lora_rank"], found["training"]["seq_length"]) == (8, 2048)
     with pytest.raises(RequestError, match="leaves out the model"):
-        read({"sft.yaml": text.replace("${model.max_position}", "512")}, parse_cluster("1x8xh100-sxm"))
+        read(
+            {"sft.yaml": text.replace("${model.max_position}", "512")},
+            parse_cluster("1x8xh100-sxm"),
+        )
 
 
 def test_the_types_of_four_bits_without_their_switch() -> None:

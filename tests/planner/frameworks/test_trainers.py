@@ -231,7 +231,9 @@ def test_switches_of_a_programs_own_are_said() -> None:
 
 
 def test_llama_factorys_command_that_trains_nothing_or_leaves_out_its_batch() -> None:
-    words = "--stage sft --model_name_or_path Qwen/Qwen2.5-7B --finetuning_type lora --cutoff_len 512"
+    words = (
+        "--stage sft --model_name_or_path Qwen/Qwen2.5-7B --finetuning_type lora --cutoff_len 512"
+    )
     framework = get("accelerate")
     assert framework.read is not None
     script = f"llamafactory-cli train {words} --bf16 true {{}}\n"
