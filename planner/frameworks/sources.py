@@ -133,10 +133,7 @@ def framework_of(files: Mapping[str, str], named: str | None) -> Framework:
     if why := unread_trainers.known_trainer(files, first=True) or unread_trainers.idle(files):
         raise refuse("/files", "no_framework", why)
     readable, found = _readable(), _known_by(files)
-    if len(found) > 1 and next(iter(files)).endswith(PYTHON):
-        programs = {name: text for name, text in files.items() if name.endswith(PYTHON)}
-        own = [one for one in found if one.recognises(programs)]  # whatever lies beside them
-        found = own if len(own) == 1 else found
+    found = _of_programs(found, files)
     if len(found) == 1:
         return found[0]
     names = ", ".join(one.name for one in found or readable)
@@ -144,6 +141,15 @@ def framework_of(files: Mapping[str, str], named: str | None) -> Framework:
         detail = f"a launch of {names}: name one as the framework"
         raise refuse("/files", "no_framework", detail)
     raise _none_found(readable, names, files)
+
+
+def _of_programs(found: list[Framework], files: Mapping[str, str]) -> list[Framework]:
+    """The one of these whose launch a Python script is, whatever lies beside it; else all."""
+    if len(found) < 2 or not next(iter(files)).endswith(PYTHON):
+        return found
+    programs = {name: text for name, text in files.items() if name.endswith(PYTHON)}
+    own = [one for one in found if one.recognises(programs)]
+    return own if len(own) == 1 else found
 
 
 def _readable() -> list[Framework]:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from planner.frameworks import training_calls
 from planner.frameworks.accelerate import lightning
+from planner.frameworks.accelerate.frozen_bits import LEFT_OPEN
 from planner.frameworks.accelerate.trainer_calls import MARK, OF_TRL, PLAIN, Calls, class_of
-from planner.frameworks.accelerate.trainer_options import LEFT_OPEN, Options
+from planner.frameworks.accelerate.trainer_options import Options
 from planner.frameworks.accelerate.trainer_refusals import refuse_parts
 from planner.frameworks.bash import Argument, ProgramCall, evaluate
 from planner.frameworks.launch_files import given_with
@@ -43,11 +44,7 @@ def script_of(files: Mapping[str, str]) -> tuple[str, TrainingCall | None] | Non
     """
     first = next(iter(files), "")
     if first.endswith(PYTHON):
-        python = [name for name in files if name.endswith(PYTHON)]
-        marked = any(MARK.search(files[name]) for name in python)
-        # Unsloth has a reader of its own.
-        own = marked and not any(by_unsloth(files, name) for name in python)
-        return (first, None) if own else None
+        return (first, None) if _makes_arguments(files) else None
     if not any(name.endswith(PYTHON) and MARK.search(text) for name, text in files.items()):
         return None
     for name in scripts(files):
@@ -63,6 +60,13 @@ def script_of(files: Mapping[str, str]) -> tuple[str, TrainingCall | None] | Non
                 notes = (*outcome.notes, *several(alike, program, name))
                 return program, TrainingCall(one, name, known, notes=notes)
     return None
+
+
+def _makes_arguments(files: Mapping[str, str]) -> bool:
+    """Whether Python files make a Trainer's arguments, and none of them a model of Unsloth's."""
+    python = [name for name in files if name.endswith(PYTHON)]
+    marked = any(MARK.search(files[name]) for name in python)
+    return marked and not any(by_unsloth(files, name) for name in python)
 
 
 def _program(files: Mapping[str, str], launch: ProgramCall) -> str | None:
@@ -130,14 +134,15 @@ def call(
     assert which is not None
     name, base = which
     words = given_with(files).arguments or tuple(example)
-    environment = {"WORLD_SIZE": str(accelerators or 1), "LOCAL_RANK": "0", "RANK": "0"}
+    ranks, environment = accelerators or 1, {"LOCAL_RANK": "0", "RANK": "0"}
     launch, notes = ProgramCall(Argument(name, name, 1)), list[str]()
     if base is not None:
         words = tuple(one.text for one in base.launch.arguments)
-        environment["WORLD_SIZE"] = str(processes(base, []) or accelerators or 1)
+        ranks = processes(base, []) or ranks
         environment |= base.launch.environment
         launch, notes = replace(base.launch, program=launch.program), list(base.notes)
         refuse_parts(base.launch)
+    environment = {"WORLD_SIZE": str(ranks), **environment}
     known = files if base is None else base.files
     found = Calls()
     script = Script(known, name, found.take, words, environment)
@@ -152,15 +157,8 @@ def call(
             "that is started"
         )
         raise Unreadable(text, name)
-    if followed:
-        named = ", ".join(followed[:_MOST_NAMED])
-        notes.append(f"{named} of {name} is taken to be what is called")
-    notes += (f"what {one}, which is not among the files, says: {LEFT_OPEN}"
-              for one in script.known.missing)  # fmt: skip
-    if example:
-        notes.append(f"the options of {name} are those of the example in it: {' '.join(example)}")
-    elif base is None and not words and script.known.options.are_parsed:
-        notes.append(f"no call of {name} is among the files: its options have their defaults")
+    notes += _followed(script, name, followed)
+    notes += _by_default(script, name, example, told=bool(base or words))
     notes += script.known.notes
     options = Options(script, found, name, notes, given_with(files).values)
     arguments = tuple(
@@ -170,6 +168,23 @@ def call(
     if base is None:
         launch = _alone(launch, files[name], options.model, notes)
     return TrainingCall(launch, name, known, notes=tuple(notes)), options.sections()
+
+
+def _followed(script: Script, name: str, followed: Sequence[str]) -> Iterator[str]:
+    """What is said of functions that nothing calls, and of documents that are not here."""
+    if followed:
+        named = ", ".join(followed[:_MOST_NAMED])
+        yield f"{named} of {name} is taken to be what is called"
+    for one in script.known.missing:
+        yield f"what {one}, which is not among the files, says: {LEFT_OPEN}"
+
+
+def _by_default(script: Script, name: str, example: Sequence[str], told: bool) -> Iterator[str]:
+    """Where the options have their values from, if no call is told them."""
+    if example:
+        yield f"the options of {name} are those of the example in it: {' '.join(example)}"
+    elif not told and script.known.options.are_parsed:
+        yield f"no call of {name} is among the files: its options have their defaults"
 
 
 def _sets_none(found: Calls) -> bool:

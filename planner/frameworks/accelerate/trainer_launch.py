@@ -21,9 +21,9 @@ from planner.frameworks.accelerate import (
     sharding,
     swift,
     trainer_config,
-    trainer_options,
     trainers,
 )
+from planner.frameworks.accelerate.frozen_bits import LEFT_OPEN
 from planner.frameworks.accelerate.launch_config import SWITCHES, of_config, plain
 from planner.frameworks.accelerate.trainer_keys import PARTS, PLAIN, TRAINERS, Trainer
 from planner.frameworks.accelerate.trainer_names import by_key, is_tuning
@@ -369,7 +369,7 @@ def _raise_missing(
              for key in shown if key in values.settings
              and "${" not in str(values.settings[key].value)]  # fmt: skip
     program = call.launch.program
-    open_ones = [one for one in call.notes if one.endswith(trainer_options.LEFT_OPEN)]
+    open_ones = [one for one in call.notes if one.endswith(LEFT_OPEN)]
     raise program.unreadable(
         f"{program.text} leaves out {' and '.join(missing)}: add {' '.join(add)} (read: "
         f"{', '.join(found + open_ones[:3])})"

@@ -10,15 +10,15 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from planner.frameworks import training_calls
+from planner.frameworks.accelerate import frozen_bits
 from planner.frameworks.accelerate import trainer_calls as calls
+from planner.frameworks.accelerate.frozen_bits import LEFT_OPEN
 from planner.frameworks.accelerate.trainer_keys import GRPO_PARTS, PARTS, PLAIN
 from planner.frameworks.accelerate.tuning import WIDENED
 from planner.frameworks.python.scripts import Script, constants
 from planner.frameworks.python.static_values import Call, Unknown, Value
 from planner.frameworks.read_results import OtherTraining, Unreadable
 
-# How a note ends on what only running decides.
-LEFT_OPEN = "known only at run time"
 # Name, value and line.
 Option = tuple[str, Any, int]
 # Arguments that a plan has: without their values nothing can be planned, or it is said.
@@ -43,7 +43,8 @@ _MODEL = re.compile(
 )
 _ADAPTERS = (("r", "lora_r"), ("lora_dropout", "lora_dropout"),
              ("target_modules", "lora_target_modules"),
-             ("modules_to_save", "modules_to_save"), ("use_dora", "use_dora"))  # fmt: skip
+             ("modules_to_save", "modules_to_save"), ("use_dora", "use_dora"),
+             ("layers_to_transform", "layers_to_transform"))  # fmt: skip
 _PREPARES = (WIDENED, "prepare_model_for_int8_training")
 # Models that are never trained, by their names.
 _NOT_TRAINED = re.compile(r"ref|teacher|reward|judge|embedder", re.IGNORECASE)
@@ -365,7 +366,7 @@ class Options:
     # Adapters.
 
     def _of_adapters(self) -> Iterator[Option]:
-        four, eight = self._bits()
+        four, eight = frozen_bits.of_model(self.model, self.found.quantised, self.notes)
         kind, adapters = "qlora" if four else "lora", self.adapters
         if adapters is None:
             yield from self._of_checkpoint(kind)
@@ -396,27 +397,3 @@ class Options:
         if trained is not None:
             self.notes.append("the adapters trained on are in a checkpoint: a rank of 8 is taken")
             yield "finetuning_type", kind, trained.line
-
-    def _loads(self) -> Iterator[Call]:
-        """The calls that load what is trained: the model's, and that of the one inside it."""
-        one = self.model
-        for _ in range(_MOST_WRAPPED):
-            if not isinstance(one, Call):
-                return
-            yield one
-            one = next(iter(one.args), one.kwargs.get("model"))
-
-    def _bits(self) -> tuple[bool, bool]:
-        """Whether the frozen weights are stored in four bits, or in eight."""
-        loads = list(self._loads())
-        stated = [one.kwargs.get("quantization_config") for one in loads]
-        where = [one.kwargs for one in (*loads, *stated) if isinstance(one, Call)]
-        if any(one is not None and not isinstance(one, Call) for one in stated):
-            where += [one.kwargs for one in self.found.quantised]
-        for one in where:
-            if isinstance(one.get("load_in_4bit"), Unknown) and "bnb_4bit_quant_type" in one:
-                self.notes.append(f"load_in_4bit, {LEFT_OPEN}, is taken as on beside its type")
-                one["load_in_4bit"] = True
-        four = any(one.get("load_in_4bit") is True or one.get("bits") == 4 for one in where)
-        eight = any(one.get("load_in_8bit") is True or one.get("bits") == 8 for one in where)
-        return four, eight

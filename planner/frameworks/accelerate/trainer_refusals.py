@@ -34,7 +34,7 @@ ASIDE = re.compile(
 )
 OF_GRPO = re.compile(r"(^|_)grpo(_|\.|$)")
 GENERATING = re.compile(r"(^|_)(ppo|grpo|rloo|gspo|reinforce|online)(_|$)")
-PAIRED = re.compile(r"(^|_)(dpo|ipo|reward|orpo|simpo|cpo)(_|$|model)")
+PAIRED = re.compile(r"(^|_)(?:[a-z]{0,4}(?=dpo))?(dpo|ipo|reward|orpo|simpo|cpo)(_|$|model)")
 PAIRED_OTHERWISE = re.compile(r"(^|_)kto(_|$)")
 
 

@@ -48,6 +48,8 @@ OTHERWISE = (
 )  # fmt: skip
 # Adapters with a magnitude for each output beside, by PEFT's name and Axolotl's.
 DORA = ("use_dora", "peft_use_dora", "lora_use_dora")
+# Layers that alone have adapters, by PEFT's name and Axolotl's.
+SOME_LAYERS = ("layers_to_transform", "peft_layers_to_transform")
 # Parts that are trained whole beside adapters.
 WHOLE_PARTS = ("additional_target", "modules_to_save", "lora_modules_to_save")
 
@@ -125,6 +127,8 @@ def adapters_of(values: Values, trainer: Trainer, tree: dict[str, Any]) -> dict[
     )
     if parts := [key for key in WHOLE_PARTS if values.has(key)]:
         values.assume(f"{parts[0]}: modules that are trained whole beside adapters are not costed")
+    if values.has(*SOME_LAYERS):
+        values.assume(f"{SOME_LAYERS[0]}: adapters in some layers are costed in every layer")
     if values.boolean(*DORA):
         values.assume("DoRA is costed as LoRA")
     return {

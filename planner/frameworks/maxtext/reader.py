@@ -68,6 +68,10 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     values = Values({one.name: one for one in keys}, name, assumed)
     if "inference" in (values.text("base_config") or ""):
         raise values.fault(("base_config",), "serves a model: it trains nothing")
+    if any(key.startswith("teacher_overrides") for key in values.settings):
+        raise Unreadable(
+            "teacher_overrides: it distils from another model, which no plan has", name
+        )
     world = _world(files)
     total = world[0] * world[1] if world[0] and world[1] else accelerators
     sizes = _mesh(values, total)

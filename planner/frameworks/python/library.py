@@ -127,20 +127,30 @@ class Library:
             return _MACHINE[name]
         if name in _ENVIRONMENT and isinstance(first, str):
             return self._variable(first, call)
+        if (path := self._of_path(name, call, first)) is not None:
+            return path
+        if name in _FIELDS:
+            return _field(call)
+        if name == "getattr" and isinstance(first, Unknown | dict) and len(call.args) > 2:
+            return self._attribute(call, first)
+        return self._of_document(name, call, first)
+
+    def _of_path(self, name: str, call: Call, first: Value) -> Value:
+        """What a call on a path stands for, which may be handed back as it is; None for others."""
         if name in _SAME and isinstance(first, str | dict | list) and len(call.args) == 1:
             return first
         if name in _EXIST and isinstance(first, str) and self._is_document(first):
             return True
         if name == "os.path.join" and call.args and isinstance(call.args[-1], str):
             return joined_path(*(o if isinstance(o, str) else SOME_FOLDER for o in call.args))
-        if name in _FIELDS:
-            return _field(call)
-        if name == "getattr" and isinstance(first, Unknown) and len(call.args) > 2:
-            usual = self.usual(call, call.args[1:])
-            return call if usual is None else usual
-        if name == "getattr" and isinstance(first, dict) and len(call.args) > 2:
+        return None
+
+    def _attribute(self, call: Call, first: Unknown | dict[Value, Value]) -> Value:
+        """What getattr with a default stands for, of a mapping or of what is not known."""
+        if isinstance(first, dict):
             return first.get(call.args[1], call.args[2])
-        return self._of_document(name, call, first)
+        usual = self.usual(call, call.args[1:])
+        return call if usual is None else usual
 
     def _variable(self, name: str, call: Call) -> Value:
         """The value of an environment variable, or the default that a call has for it."""

@@ -35,11 +35,16 @@ def cells(text: str) -> tuple[str, list[int], list[int]]:
                 position = stands
             places.append(line)
         code = list(_code(source))
-        if not _is_python("\n".join(code)):
+        if not is_python("\n".join(code)):
             left_out.append(places[begins])
             code = [""] * len(code)
         lines += code
     return "\n".join(lines), [*places, line], left_out
+
+
+def of_cells(text: str) -> str:
+    """A script that was saved from a notebook, its lines of magics without what they do."""
+    return "\n".join(_code(text))
 
 
 def _code(source: str) -> Iterator[str]:
@@ -53,7 +58,8 @@ def _code(source: str) -> Iterator[str]:
             yield one
 
 
-def _is_python(code: str) -> bool:
+def is_python(code: str) -> bool:
+    """Whether a text can be parsed."""
     try:
         ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

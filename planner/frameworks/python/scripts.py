@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from planner.frameworks.python import hydra
 from planner.frameworks.python.library import Library
-from planner.frameworks.python.notebooks import cells
+from planner.frameworks.python.notebooks import cells, is_python, of_cells
 from planner.frameworks.python.objects import Objects
 from planner.frameworks.python.static_values import (
     Call,
@@ -29,14 +29,16 @@ from planner.frameworks.read_results import Unreadable
 PYTHON = (".py", ".ipynb")
 MAX_ROUNDS = 16  # of a loop
 MAX_MODULES = 16
+_MOST_WORDS = 80
 # Functions that are likely to be what is called, first.
 _STARTS = ("main", "train", "run", "run_training", "finetune", "fine_tune", "train_model")
 
 
 class Frozen(NamedTuple):
-    """Weights that a script freezes itself: whose they are, and where it says so how."""
+    """Weights that a script freezes itself: whose they are, in its words too, and where."""
 
     owner: Value
+    whose: str
     says: str
     file: str
     line: int
@@ -64,6 +66,7 @@ class Script(Objects):
         self.reached: set[int] = set() if parent is None else parent.reached
         self.chained: set[int] = set()
         self.loops: list[Value] = [] if parent is None else parent.loops
+        self.walks: list[str] = [] if parent is None else parent.walks
         self.frozen: list[Frozen] = [] if parent is None else parent.frozen
         self.known = Library(files, arguments, environment or {})
         if parent is not None:
@@ -75,7 +78,7 @@ class Script(Objects):
     def parsed(self, text: str) -> ast.Module:
         """The statements, those of a notebook with the lines of its file."""
         if not self.file.endswith(".ipynb"):
-            return ast.parse(text)
+            return ast.parse(text if is_python(text) else of_cells(text))
         code, lines, left_out = cells(text)
         tree = ast.parse(code)
         self.known.cells_left_out += [f"{self.file}:{line}" for line in left_out]
@@ -163,9 +166,10 @@ class Script(Objects):
     def observed(self, call: Call) -> Value:
         """The value of a call of a library, after the functions that it is handed."""
         if call.short == "requires_grad_" and call.args == (False,):
-            walked = isinstance(call.owner, Call) or not self.loops
-            owner = call.owner if walked else self._walked()
-            self.frozen.append(Frozen(owner or call, f"{call.short}(False)", self.file, call.line))
+            known = isinstance(call.owner, Call) or not self.loops
+            owner = (call.owner if known else self._walked()) or call
+            says = f"{call.short}(False)"
+            self.frozen.append(Frozen(owner, self._words(), says, self.file, call.line))
         for one in (*call.args, *call.kwargs.values()):
             if isinstance(one, Function) and id(one.node) not in self.reached:
                 config = call.kwargs.get("train_loop_config")  # Ray Train's, of its workers
@@ -188,10 +192,12 @@ class Script(Objects):
             case ast.For(target=target, iter=items, body=body):
                 found = self.value(items, scope)
                 self.loops.append(found)
+                self.walks.append(ast.unparse(items)[:_MOST_WORDS])
                 for one in self._rounds(found, items):
                     self.assign(target, one, scope)
                     self.body(body, scope)
                 self.loops.pop()
+                self.walks.pop()
             case ast.Expr(value=ast.Call() | ast.Await() as value):
                 self._effect(value, scope)
             case ast.AnnAssign(value=None) | ast.Global() | ast.Nonlocal() | ast.Delete():
@@ -277,7 +283,12 @@ class Script(Objects):
     def _froze(self, owner: Value, node: ast.expr) -> None:
         """Keeps whose weights are frozen: the model of the loop over them, where there is one."""
         whose = self._walked() or owner
-        self.frozen.append(Frozen(whose, ast.unparse(node), self.file, node.lineno))
+        says = ast.unparse(node)
+        self.frozen.append(Frozen(whose, self._words(), says, self.file, node.lineno))
+
+    def _words(self) -> str:
+        """What the innermost loop walks through, in the script's words."""
+        return self.walks[-1] if self.walks else ""
 
     def _walked(self) -> Value:
         """Whose weights the innermost loop over some walks through; None without one."""

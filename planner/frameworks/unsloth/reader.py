@@ -46,6 +46,7 @@ CONFIGS = (ARGUMENTS, "TrainingArguments", "UnslothTrainingArguments", GENERATES
 OTHERS = re.compile(r"(?:KTO|PPO|RLOO|Reward|GKD)Config")
 # The length of a sequence, which older releases of TRL hand the trainer itself.
 LENGTHS = ("max_length", "max_seq_length")
+MICRO = f"{ARGUMENTS}.per_device_train_batch_size"
 USUAL_LENGTH, USUAL_PAIR, USUAL_RANK = 2048, 1024, 16
 # Micro-batch, accumulation and optimizer where a configuration is silent: of TRL's class, which
 # Unsloth replaces by its own, and of transformers' TrainingArguments.
@@ -295,22 +296,10 @@ def _plan(
     arguments: Call,
     loss: str,
 ) -> tuple[TrainingSpec, ParallelPlan]:
-    names = [f"{ARGUMENTS}.{key}" for key in LENGTHS]
-    if loss != "next_token" and not values.has(*names):
-        values.assume(f"max_length: not set, {USUAL_PAIR} as in TRL")
-        length = USUAL_PAIR
-    else:
-        length = values.integer(*names, f"{LOAD}.max_seq_length", default=USUAL_LENGTH)
-    micro = values.integer(f"{ARGUMENTS}.per_device_train_batch_size", default=usual[0])
+    length, micro = _length(values, loss), values.integer(MICRO, default=usual[0])
     steps = values.integer(f"{ARGUMENTS}.gradient_accumulation_steps", default=usual[1])
     if arguments.short == GENERATES:
-        length = min(length, _longest(arguments.kwargs, length))
-        samples = values.integer(f"{ARGUMENTS}.num_generations", default=8)
-        micro = micro if micro * steps * world % samples == 0 else samples  # rl.py
-        values.has(*(f"{ARGUMENTS}.{key}" for key in (*GRPO_PARTS, *GRPO.generates)))
-        values.assume(
-            f"only the training of GRPO is read, each sequence as long as {length} tokens"
-        )
+        length, micro = _trained_of_grpo(values, arguments, length, micro, steps * world)
     if loss != "next_token":
         micro *= 2
     if loss == PAIRS_ALONE:
@@ -342,6 +331,27 @@ def _plan(
         zero_stage=0,
     )
     return training, plan
+
+
+def _length(values: Values, loss: str) -> int:
+    """The longest sequence, of pairs by the arguments alone."""
+    names = [f"{ARGUMENTS}.{key}" for key in LENGTHS]
+    if loss != "next_token" and not values.has(*names):
+        values.assume(f"max_length: not set, {USUAL_PAIR} as in TRL")
+        return USUAL_PAIR
+    return values.integer(*names, f"{LOAD}.max_seq_length", default=USUAL_LENGTH)
+
+
+def _trained_of_grpo(
+    values: Values, arguments: Call, length: int, micro: int, times: int
+) -> tuple[int, int]:
+    """The length and the micro-batch of GRPO's training, so many times a step."""
+    length = min(length, _longest(arguments.kwargs, length))
+    samples = values.integer(f"{ARGUMENTS}.num_generations", default=8)
+    micro = micro if micro * times % samples == 0 else samples  # rl.py
+    values.has(*(f"{ARGUMENTS}.{key}" for key in (*GRPO_PARTS, *GRPO.generates)))
+    values.assume(f"only the training of GRPO is read, each sequence as long as {length} tokens")
+    return length, micro
 
 
 def _longest(said: Mapping[str, Any], longest: int) -> int:

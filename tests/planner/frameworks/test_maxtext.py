@@ -379,3 +379,11 @@ def test_a_command_that_is_kept_in_a_variable() -> None:
     reading = MAXTEXT.read({"run.sh": text}, 8)
     assert (reading.training.seq_length, reading.plan.micro_batch_size) == (1024, 3)
     assert reading.find("per_device_batch_size").line == 3  # type: ignore[union-attr]
+
+
+def test_a_distillation_is_no_training_of_the_default_model() -> None:
+    assert MAXTEXT.read is not None
+    text = "base_config: base.yml\nstudent_overrides: {model_name: llama3.1-8b}\n"
+    text += "teacher_overrides: {model_name: llama3.1-8b}\nici_fsdp_parallelism: 8\n"
+    with pytest.raises(Unreadable, match="teacher_overrides: it distils from another model"):
+        MAXTEXT.read({"run.yml": text}, 8)

@@ -163,3 +163,12 @@ def test_grpo_in_a_yaml_that_leaves_a_length_out() -> None:
     answer = of_file("run.yaml", keys)
     assert answer.request["training"]["seq_length"] == 512 + 1024
     assert "max_prompt_length: not set, 512 as in TRL" in said(answer)
+
+
+def test_a_loss_of_pairs_that_is_named_after_dpo() -> None:
+    keys = (
+        "model: Qwen/Qwen2.5-7B\nbeta: 0.1\nmax_length: 512\nbf16: true\n"
+        "per_device_train_batch_size: 2\n"
+    )
+    assert sizes(of_file("qwen_cmdpo.yaml", keys)) == ("dpo", 4, 32)
+    assert sizes(of_file("qwen_math.yaml", keys)) == ("next_token", 2, 16)

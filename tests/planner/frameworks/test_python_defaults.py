@@ -331,3 +331,23 @@ def test_modules_of_constants_are_found(tmp_path: Path) -> None:
     files, _ = launch_at([str(tmp_path / "train.py")])
     assert list(files) == ["train.py", "settings.py"]
     assert read(files, parse_cluster("1x8xh100-sxm")).request["model"]["name"] == "qwen2.5-7b"
+
+
+def test_a_script_that_was_saved_from_a_notebook() -> None:
+    answer = reading("%env WANDB=off\n!pip install trl \\\n  peft\n" + PLAIN)
+    assert answer.request["training"]["global_batch_size"] == 16
+    assert "line 7: no Python: invalid syntax" in why("a b\n" + PLAIN)
+
+
+def test_a_reference_that_a_script_freezes_is_not_what_it_trains() -> None:
+    text = """\
+from own import RiskTrainer
+policy = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-7B")
+ref_model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-7B")
+for one in ref_model.parameters():
+    one.requires_grad_(False)
+args = DPOConfig("out", max_length=512, bf16=True)
+RiskTrainer(policy, ref_model, config, args=args).train()
+"""
+    assert reading(text).request["training"]["loss"] == "dpo"
+    assert "which weights a script freezes itself" in why(text.replace("ref_model", "policy"))

@@ -186,3 +186,12 @@ def test_the_types_of_four_bits_without_their_switch() -> None:
     off = text.replace("  bnb_4bit_quant_type", "  load_in_4bit: false\n  bnb_4bit_quant_type")
     plain = read({"run.yaml": off}, parse_cluster("1x8xh100-sxm")).request["training"]
     assert "frozen_dtype" not in plain
+
+
+def test_adapters_in_some_layers_are_said() -> None:
+    text = (
+        "model: Qwen/Qwen2.5-7B\nper_device_train_batch_size: 2\nmax_length: 512\nbf16: true\n"
+        "r: 8\nlora_alpha: 16\nlayers_to_transform: [1, 2]\n"
+    )
+    found = read({"run.yaml": text}, parse_cluster("1x8xh100-sxm"))
+    assert "layers_to_transform: adapters in some layers are costed in every" in str(found.assumed)
