@@ -84,6 +84,9 @@ class Objects(Program):
         made = Instance(kind.name, call.line, kwargs=dict(kind.attributes), kind=kind)
         if (start := kind.methods.get("__init__")) is not None:
             self.run(Function(start.node, start.scope, made), list(call.args), call.kwargs)
+            if kind.bases:  # a library's __init__ takes what is handed on to it
+                made.args = made.args or call.args
+                made.kwargs = {**call.kwargs, **made.kwargs}
             return made
         made.kwargs.update(zip(kind.attributes, call.args, strict=False))
         made.kwargs |= call.kwargs

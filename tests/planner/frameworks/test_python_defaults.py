@@ -351,3 +351,21 @@ RiskTrainer(policy, ref_model, config, args=args).train()
 """
     assert reading(text).request["training"]["loss"] == "dpo"
     assert "which weights a script freezes itself" in why(text.replace("ref_model", "policy"))
+
+
+def test_what_a_trainer_of_its_own_hands_on() -> None:
+    text = """\
+class Risk(DPOTrainer):
+    def __init__(self, *args, delta=1.0, **more):
+        super().__init__(*args, **more)
+        self.delta = delta
+
+policy = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-7B")
+ref_model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-3B")
+for one in ref_model.parameters():
+    one.requires_grad_(False)
+args = TrainingArguments("out", per_device_train_batch_size=2, bf16=True)
+Risk(model=policy, ref_model=ref_model, args=args, delta=0.1).train()
+"""
+    request = reading(text).request
+    assert (request["model"]["name"], request["training"]["loss"]) == ("qwen2.5-7b", "dpo")
