@@ -78,6 +78,10 @@ def trained_of_grpo(values: Values) -> dict[str, Setting]:
         for key, one in known.items()
         if key not in PLAIN.length and not swift.OF_SAMPLES.fullmatch(key)
     }
+    if "gradient_checkpointing" not in left:
+        values.assume("gradient_checkpointing: not set, True as in TRL's GRPOConfig")
+        usual = {"name": "gradient_checkpointing", "value": "true"}
+        left["gradient_checkpointing"] = place.model_copy(update=usual)
     length = place.model_copy(update={"name": "max_length", "value": str(sum(parts.values()))})
     return {**left, "max_length": length}
 

@@ -128,6 +128,9 @@ def test_programs_of_grpo_are_read_without_their_samples(sized: str, length: int
     assert answer.request["training"]["seq_length"] == length
     assert sizes(answer) == ("next_token", 2, 2 * 16 * 8)
     assert "only the training of GRPO is read" in said(answer)
+    assert answer.request["plan"]["recompute"] == "full"
+    off = reading("torchrun grpo.py", *options, "--gradient_checkpointing false")
+    assert off.request["plan"].get("recompute", "none") == "none"
 
 
 @pytest.mark.parametrize(("program", "length"), [("dpo.py", 1024), ("train.py", 4096)])
