@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from textwrap import dedent
 from typing import Any
 
@@ -106,7 +106,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     trainer, name = found
     config, given = yaml_files.read(files[name], name), given_with(files)
     settings = (*config.settings(), *overrides(files, name), *given.settings())
-    assumed, tree = config.notes(), config.values
+    assumed, tree = [*config.notes(), *_others(files, name)], config.values
     values = LaunchValues({one.name: one for one in settings}, name, assumed)
     if trainer is NEWER:
         values, tree = llama_factory_v1.translated(settings, tree, files, name, assumed)
@@ -146,6 +146,15 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         assumed=tuple(assumed),
         written=_is_written(beside, model),
     )
+
+
+def _others(files: Mapping[str, str], name: str) -> Iterator[str]:
+    """What is said of other configurations that a script starts too."""
+    if name == next(iter(files)):
+        return
+    others = [one for one in files if one != name and trainer_of({one: files[one]}) is not None]
+    if others:
+        yield f"of several configurations {name} is read, not {', '.join(others)[:200]}"
 
 
 def _is_written(beside: Values, model: ModelSpec) -> bool:

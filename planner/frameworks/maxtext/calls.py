@@ -60,7 +60,8 @@ def settings(files: Mapping[str, str], assumed: list[str]) -> tuple[str, tuple[S
     if not found:
         if not configs:
             raise Unreadable(f"there is no YAML (files: {', '.join(files) or 'none'})")
-        if configs[0].endswith(BASE) and (beside := scripts(files)):
+        beside = [one for one in scripts(files) if one == next(iter(files))]
+        if configs[0].endswith(BASE) and beside:
             text = f"{beside[0]} has no call of MaxText's train.py: give the script that trains"
             raise Unreadable(text, beside[0])
         return configs[0], yaml_files.read(files[configs[0]], configs[0]).settings()

@@ -68,10 +68,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     values = Values({one.name: one for one in keys}, name, assumed)
     if "inference" in (values.text("base_config") or ""):
         raise values.fault(("base_config",), "serves a model: it trains nothing")
-    if any(key.startswith("teacher_overrides") for key in values.settings):
-        raise Unreadable(
-            "teacher_overrides: it distils from another model, which no plan has", name
-        )
+    _refuse_other_trainings(values)
     world = _world(files)
     total = world[0] * world[1] if world[0] and world[1] else accelerators
     sizes = _mesh(values, total)
@@ -147,6 +144,17 @@ def _world(files: Mapping[str, str]) -> tuple[int | None, int | None]:
     text = files.get("launch.sh", "")
     found = re.search(r"^# (\d{1,6}) hosts of (\d{1,4}) accelerators", text, re.M)
     return (int(found[1]), int(found[2])) if found else (None, None)
+
+
+def _refuse_other_trainings(values: Values) -> None:
+    """Raises Unreadable for a config of distillation or of reinforcement learning."""
+    for mark, does in (
+        ("teacher_overrides", "distils from another model, which no plan has"),
+        ("loss_algo", "is of reinforcement learning, which also generates samples: planner rl"),
+        ("grpo_beta", "is of reinforcement learning, which also generates samples: planner rl"),
+    ):
+        if any(key.partition(".")[0] == mark for key in values.settings):
+            raise Unreadable(f"{mark}: it {does}", values.file)
 
 
 def _refuse_axes(values: Values) -> None:

@@ -387,3 +387,17 @@ def test_a_distillation_is_no_training_of_the_default_model() -> None:
     text += "teacher_overrides: {model_name: llama3.1-8b}\nici_fsdp_parallelism: 8\n"
     with pytest.raises(Unreadable, match="teacher_overrides: it distils from another model"):
         MAXTEXT.read({"run.yml": text}, 8)
+
+
+def test_a_config_of_reinforcement_learning_is_no_training_of_the_default_model() -> None:
+    assert MAXTEXT.read is not None
+    text = "base_config: base.yml\nloss_algo: grpo\nici_fsdp_parallelism: 8\n"
+    with pytest.raises(Unreadable, match="loss_algo: it is of reinforcement learning"):
+        MAXTEXT.read({"rl.yml": text}, 8)
+
+
+def test_the_defaults_by_themselves_are_a_config() -> None:
+    assert MAXTEXT.read is not None
+    text = "base_num_decoder_layers: 16\nper_device_batch_size: 12.0\n"
+    files = {"base.yml": text, "download_dataset.sh": "gsutil cp a b\n"}
+    assert MAXTEXT.read(files, 8).plan.micro_batch_size == 12

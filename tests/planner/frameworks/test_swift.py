@@ -143,3 +143,16 @@ def test_activations_that_its_fsdp_keeps_in_host_memory() -> None:
         files = {"run.sh": call, "fsdp2.json": keys % key}
         plan = reading_of(framework_of(files, None), files, 8).plan
         assert (plan.zero_stage, bool(plan.offload_activations)) == (3, moved)
+
+
+def test_parts_around_the_language_model_that_its_megatron_freezes() -> None:
+    call = (
+        "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3-VL-8B-Instruct --max_length 2048 "
+        "--micro_batch_size 1 --global_batch_size 16 --freeze_llm {} --freeze_vit true "
+        "--freeze_aligner true"
+    )
+    reading = read(call.format("false"), 8)
+    assert reading.training.global_batch_size == 16
+    assert "only the language model is costed, without its image encoder" in reading.assumed
+    with pytest.raises((Unreadable, RequestError), match="--freeze_llm true"):
+        read(call.format("true"), 8)

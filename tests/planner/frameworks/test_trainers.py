@@ -242,3 +242,17 @@ def test_llama_factorys_command_that_trains_nothing_or_leaves_out_its_batch() ->
     found = framework.read({"run.sh": script.format("--do_train true")}, 8)
     assert (found.plan.micro_batch_size, found.training.lora_rank) == (8, 8)
     assert "per_device_train_batch_size: not set, 8 as in LLaMA-Factory" in found.assumed
+
+
+def test_which_of_several_configurations_that_a_script_starts_is_read() -> None:
+    script = "llamafactory-cli train sft.yaml\nllamafactory-cli train dpo.yaml\n"
+    one = FACTORY.format(kind="lora")
+    files = {"run.sh": script, "sft.yaml": one, "dpo.yaml": one.replace("stage: sft", "stage: dpo")}
+    framework = get("llama-factory")
+    assert framework.read is not None
+    assert (
+        "of several configurations sft.yaml is read, not dpo.yaml"
+        in framework.read(files, 8).assumed
+    )
+    del files["dpo.yaml"]
+    assert not any("of several" in one for one in framework.read(files, 8).assumed)
