@@ -64,6 +64,11 @@ class Collectives:
         self._fp8 = machine.precision == "fp8" and whole_tensor
         self._sequence_parallel = plans.sequence_parallel > 0
         self._hidden_size = float(model.hidden_size)
+        # Before Blackwell one queue of the GPU makes tensor-parallel collectives start before the
+        # kernels that hide them, but the exchange of tokens wants several: Megatron-LM advises
+        # against both, "which depends on which parallelization you want to prioritize".
+        queues = machine.accelerator.before_blackwell * plans.overlap_ep * (plans.ep > 1)
+        self._in_order = 1.0 - queues
         self._sharded: dict[float, tuple[Array, Array]] = {}
 
     def of(
@@ -135,6 +140,7 @@ class Collectives:
         weights_s = sum_of(t.weight_gradient_s for t in into)
         asynchronous = self._plans.overlap_tp * d.runtime.overlaps_own_shard
         under = weights_s * (1.0 - d.runtime.serial_collectives * (1.0 - asynchronous))
+        under = under * self._in_order
         gather, scatter = self._scattered(self._hidden_size)
         enter, leave = self._scattered(pair.width)
         enters = self._chunked(enter, sum_of(t.forward_s for t in into))
@@ -176,6 +182,7 @@ class Collectives:
         chunks_s = minimum(comm_s * share, gemm_s)
         shard_s = minimum(comm_s, gemm_s / self._placement.tp.size) if gathers else 0.0
         hidden = (chunks_s + own_shard * (shard_s - chunks_s)) * (self._plans.overlap_tp > 0)
+        hidden = hidden * self._in_order
         return comm_s - hidden * (1.0 - self._fitted.contention)
 
     def _overlapped(self, comm_s: Array, kernel_s: Array) -> Array:

@@ -69,6 +69,7 @@ def pytest_collection() -> Generator[None, None, None]:
     gc.disable()
     yield
     gc.freeze()
+    gc.set_threshold(10_000)  # what one test leaves is small: it need not be looked for so often
     gc.enable()
 
 

@@ -51,6 +51,15 @@ class AcceleratorSpec(Spec):
         """
         return self.vendor == "NVIDIA" and self.peak_bf16_flop_per_s is None
 
+    @property
+    def before_blackwell(self) -> bool:
+        """Whether it is an NVIDIA GPU without FP4 units.
+
+        On these CUDA_DEVICE_MAX_CONNECTIONS decides whether collectives start before the kernels
+        that are queued after them (Megatron-LM arguments.py, validate_args).
+        """
+        return self.vendor.lower() in ("", "nvidia") and self.peak_fp4_flop_per_s is None
+
 
 class NetworkTier(Spec):
     """One level of the network, from the fastest domain outward."""

@@ -172,14 +172,14 @@ def schedules(*names: str) -> Rule:
     )
 
 
+TWO_NORMS = fixed_part(
+    lambda m: m.norms_per_layer == 2, "a layer has two norms, before attention and before the MLP"
+)
 # Parts that no GPT model of the Megatron family has.
 GPT_PARTS: tuple[Rule, ...] = (
     fixed_part(lambda m: m.position != "alibi", "it has no ALiBi positions"),
     fixed_part(lambda m: not m.parallel_residual, "it has no parallel attention and MLP"),
-    fixed_part(
-        lambda m: m.norms_per_layer == 2,
-        "a layer has two norms, before attention and before the MLP",
-    ),
+    TWO_NORMS,
     fixed_part(lambda m: not m.embedding_norm, "it has no norm after the embedding"),
     fixed_part(lambda m: not m.lm_head_bias, "the output layer has no bias"),
     fixed_part(lambda m: m.norm_bias == (m.norm == "layernorm"), "a LayerNorm always has a bias"),

@@ -38,7 +38,14 @@ def serious(page: Page, within: str = "body") -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("place", PLACES)
+# Each takes seconds of both cores; between them these have every kind of field, table and chart.
+FULL = ("plan", "fit", "lint")
+
+
+@pytest.mark.parametrize(
+    "place",
+    [p if p in FULL else pytest.param(p, marks=pytest.mark.exhaustive) for p in PLACES],
+)
 def test_everyone_can_use_it(page: Page, shot: Callable[..., None], place: str) -> None:
     state, ready = PLACES[place]
     page.goto(link(**state))

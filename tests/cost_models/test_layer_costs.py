@@ -121,3 +121,24 @@ def test_nothing_hides_an_exchange_while_the_pipeline_fills() -> None:
     assert exposed[1]["ep_comm"] == pytest.approx(exposed[0]["ep_comm"])
     plans = Plans.from_rows([ParallelPlan(pp=4, vpp=2, schedule="interleaved-1f1b")])
     assert [float(alone_micro_batches(plans, m)[0]) for m in (2.0, 64.0)] == [2.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "in_order"), [("8xh100-sxm", False), ("8xa100-sxm", False), ("8xb200", True)]
+)
+def test_one_queue_hides_tensor_parallel_traffic_or_several_the_exchange(
+    cluster: str, in_order: bool
+) -> None:
+    """Megatron-LM's warning for Hopper and before, where both cannot be had."""
+    plan = {"tp": 4, "ep": 2, "dp": 2, "sequence_parallel": True}
+    with_tp, both, alone = (
+        parts(experts(), cluster, 4096, **plan, **more)
+        for more in (
+            {"overlap_tp": True}, {"overlap_tp": True, "overlap_ep": True}, {"overlap_ep": True},
+        )
+    )  # fmt: skip
+    assert both["ep_comm"] < with_tp["ep_comm"]
+    same = both["tp_comm"] == pytest.approx(with_tp["tp_comm"])
+    assert same == in_order
+    # Without order no chunk hides, whether or not the plan cuts its collectives into chunks.
+    assert (both["tp_comm"] == pytest.approx(alone["tp_comm"])) != in_order

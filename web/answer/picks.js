@@ -29,11 +29,19 @@ export function PlanPicks({ shown }) {
         ${picks.map((one) => html`<${Pick} key=${one.name} one=${one} best=${best} shown=${shown} />`)}
         ${recipe?.plan && html`<${Pick} one=${{ ...recipe, name: "published recipe", why: recipe.recipe.name }} best=${best} shown=${shown} />`}
       </div>`}
+      <${Reasons} picks=${picks} />
       ${framework.value && html`<${CopyFlags} recommended=${picks.find(({ name }) => name === "recommended")} />`}
       ${frameworks.length > 1 && html`<p class="muted">Runs in ${same.join(" and ")}.${rivals.length > 0 && " Best plan of the other frameworks: "}
         ${rivals.map((one, i) => html`<span key=${one.framework}>${i > 0 && " · "}<button type="button" class="link" onClick=${() => pick(one.plan.plan)}>${one.framework}</button> ${behind(one)}</span>`)}</p>`}
       <${HeldFixed} held=${answer.value.held_fixed ?? []} />
     </div>`;
+}
+
+/* What each plan that is not the fastest is offered for. */
+function Reasons({ picks }) {
+  const others = picks.filter(({ plan }) => plan.id !== picks[0].plan.id);
+  if (others.length === 0) return null;
+  return html`<p class="muted">${others.map(({ name, why }, i) => html`<span key=${name}>${i > 0 && " · "}${capitalized(words(name))}: ${why}</span>`)}</p>`;
 }
 
 /* Copies the flags of the picked plan, or else of the recommended one, as `planner emit` does. */

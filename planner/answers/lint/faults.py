@@ -10,7 +10,7 @@ from cost_models.runtimes import RUNTIMES
 from planner.answers.lint.changed_options import ENVIRONMENT, launched
 from planner.answers.lint.findings import Finding
 from planner.answers.lint.linted_launch import LintedLaunch, Place, at, finding
-from planner.answers.lint.option_facts import IGNORED, needs_variable
+from planner.answers.lint.option_facts import IGNORED
 from planner.answers.lint.variables import refused, stale, variables
 from planner.documents.answer import Reason
 from planner.documents.formats import chance, gib
@@ -149,7 +149,8 @@ def ignored_options(launch: LintedLaunch) -> Iterator[Finding]:
 
 def environment(launch: LintedLaunch) -> Iterator[Finding]:
     """Environment variables that the framework requires and the launch does not set."""
-    if not (launch.reading.written and needs_variable(launch.request.cluster)):
+    queued = launch.request.cluster.groups[0].accelerator.before_blackwell
+    if not (launch.reading.written and queued):
         return
     for wanted in launched(launch.framework, launch.request, launch.reading).values():
         missed = any(wanted.name in text for text in launch.reading.assumed)

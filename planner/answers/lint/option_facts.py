@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cost_models.package_files import table
-from cost_models.spec import ClusterSpec
 
 
 @dataclass(frozen=True)
@@ -29,13 +28,3 @@ IGNORED: dict[str, tuple[Ignored, ...]] = {
     framework: tuple(Ignored(**row) for row in rows)
     for framework, rows in table(__package__ or "", "option_facts.json")["ignored"].items()
 }
-
-
-def needs_variable(cluster: ClusterSpec) -> bool:
-    """Whether CUDA_DEVICE_MAX_CONNECTIONS has an effect: on NVIDIA GPUs before Blackwell.
-
-    Blackwell is recognised by its FP4 units.
-    """
-    accelerator = cluster.groups[0].accelerator
-    nvidia = accelerator.vendor.lower() in ("", "nvidia")
-    return nvidia and accelerator.peak_fp4_flop_per_s is None

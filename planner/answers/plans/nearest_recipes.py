@@ -66,11 +66,11 @@ def _of_model(
     """The recipes of a model, else of those of its family and size; whether they are its own."""
     if own := tuple(one for one in _fastest() if one.shape == shape):
         return own, True
-    family = _name(name)
+    family = family_name(name)
     alike = tuple(
         one
         for one in _fastest()
-        if family and _name(one.model) == family
+        if family and family_name(one.model) == family
         and (one.shape.count("-") > _DENSE) == experts
         and abs(log(one.parameters / parameters)) <= log(LIKE_SIZE)
     )  # fmt: skip
@@ -102,7 +102,7 @@ def _question(one: Recipe) -> tuple[Any, ...]:
 _DENSE = 4  # dashes in the shape of a model without experts
 
 
-def _name(model: str) -> str:
+def family_name(model: str) -> str:
     """The family that a model's name begins with: llama of Meta-Llama-3-8B."""
     last = model.rpartition("/")[2].lower().removeprefix("meta-").removeprefix("nvidia-")
     found = re.match(r"[a-z]{2,}", last)

@@ -14,7 +14,7 @@ from cost_models.estimate import CostModel
 from cost_models.plans import FIELDS, ParallelPlan, Plans
 from planner import frameworks
 from planner.answers.plans.explain import reports
-from planner.answers.plans.nearest_recipes import nearest_recipes
+from planner.answers.plans.nearest_recipes import family_name, nearest_recipes
 from planner.answers.plans.other_degrees import moved
 from planner.constraints import RULES, BoolArray, Context, passing, violations
 from planner.documents.answer import PublishedRecipe, RecipeChange
@@ -106,8 +106,12 @@ def _refusal(request: PlanRequest, recipe: Recipe) -> str:
     if any(runs(framework.name, own) for own in each):
         return ""
     by_model, reasons = obstacles(framework, each[1])
-    # A recipe shows that its framework has the model, in a version or a way that is not known here.
-    return "" if by_model or not reasons else f"{framework.title} cannot run it: {reasons[0]}"
+    # A recipe shows that its framework has the family, in a version or way that is not known here;
+    # of another model with the same shape it shows nothing (OLMo 2 has that of Llama 2).
+    known = by_model and family_name(recipe.model) == family_name(request.model.name)
+    if known or not reasons:
+        return ""
+    return f"{framework.title} cannot {'build' if by_model else 'run'} it: {reasons[0]}"
 
 
 def _fitting(request: PlanRequest, model: CostModel, plans: Plans) -> BoolArray:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -32,8 +33,8 @@ _SORTED_RUNS = 64  # runs that are sorted by their distance, as a rule
 # The distance between two runs for a difference in a kind, and for each factor of two between their
 # sizes (a judgement: properties that decide the kernels and the links weigh most).
 KINDS = {
-    "accelerator": 3.0, "family": 3.0, "experts": 4.0, "stack": 3.0, "precision": 1.0,
-    "recompute": 0.5,
+    "accelerator": 3.0, "family": 3.0, "vendor": 3.0, "experts": 4.0, "stack": 3.0,
+    "precision": 1.0, "recompute": 0.5,
 }  # fmt: skip
 SIZES = {
     "parameters": 0.7, "accelerators": 0.3, "seq_length": 0.5, "global_batch_size": 0.1,
@@ -60,7 +61,8 @@ class _Table:
 @cache
 def _table() -> _Table:
     runs = tuple(run for run in scored_runs() if run.intervals_s)
-    peaks = {name: _peak(accelerator_spec(name)) for name in {run.accelerator for run in runs}}
+    chips = {name: accelerator_spec(name) for name in {run.accelerator for run in runs}}
+    peaks = {name: _peak(chip) for name, chip in chips.items()}
     columns = {
         name: [peaks[run.accelerator] for run in runs]
         if name == "peak_flop_per_s"
@@ -69,10 +71,13 @@ def _table() -> _Table:
     }
     weights = np.array(list(SIZES.values()))
     kinds: dict[str, dict[str | bool, Array]] = {}
+    of_run = {
+        "stack": lambda run: _stack(run.runtime),
+        "vendor": lambda run: chips[run.accelerator].vendor,
+    }
     for name, weight in KINDS.items():
-        values = np.array(
-            [_stack(run.runtime) if name == "stack" else getattr(run, name) for run in runs]
-        )
+        value = of_run.get(name, attrgetter(name))
+        values = np.array([value(run) for run in runs])
         kinds[name] = {value: weight * (values != value) for value in np.unique(values).tolist()}
     by_chip: dict[str, dict[str, list[ScoredRun]]] = {}
     for run in runs:
@@ -103,6 +108,7 @@ def evidence(
     kinds: dict[str, str | bool] = {
         "accelerator": chip.id,
         "family": profile_for(chip).family,
+        "vendor": chip.vendor,
         "experts": experts,
         "stack": stack,
         "precision": training.precision,

@@ -15,6 +15,7 @@ from planner.frameworks.base import Bundle, Flag, fields, flag, says
 from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.megatron import hybrid, numerics, patterns, reader
 from planner.frameworks.megatron.flags import flags
+from planner.frameworks.megatron.model_rules import LATENT_QUERIES
 from planner.frameworks.megatron.options import PLAN_FIELDS
 from planner.frameworks.megatron.pattern_rules import sparse
 from planner.frameworks.megatron.rules import RULES
@@ -23,6 +24,8 @@ from planner.frameworks.unwritten_facts import Missing
 VERSIONS = "core 0.18 to main (0.20); the flags exist since 0.16"
 # For models with gated delta nets or sparse attention, which core 0.18 builds differently.
 EXPERIMENTAL = "core 0.19 to main (0.20)"
+# For latent attention whose queries have no latent: see model_rules.LATENT_QUERIES.
+BEFORE_QUERY_NORMS = "core 0.16 to 0.18"
 
 # The conditions under which the options of a field say it.
 _NOTES = table(__name__, "fields.json")["notes"]
@@ -36,6 +39,11 @@ def environment(plan: ParallelPlan) -> tuple[Flag, ...]:
     name, group = "CUDA_DEVICE_MAX_CONNECTIONS", "environment"
     if plan.zero_stage >= 2:
         return (flag(group, name, 8, "Megatron-FSDP refuses 1: gathers must not queue"),)
+    if plan.overlap_ep:
+        why = "with 1 the exchange of tokens waits for kernels instead of running beside them"
+        if plan.tp > 1 or plan.cp > 1:
+            why += "; before Blackwell tp and cp traffic hides best with 1: measure both"
+        return (flag(group, name, 32, why),)
     if plan.tp > 1 or plan.cp > 1:
         return (flag(group, name, 1, "launches tp and cp traffic before kernels that hide it"),)
     return ()
@@ -46,6 +54,8 @@ UNWRITTEN = unwritten_facts.table(__name__)
 
 def versions(model: ModelSpec) -> str:
     """The versions that train this model."""
+    if model.mla is not None and model.mla.q_lora_rank is None:
+        return BEFORE_QUERY_NORMS
     linear = patterns.blocks_of(model, GatedDeltaNet)
     return EXPERIMENTAL if linear or sparse(model) else VERSIONS
 
@@ -82,7 +92,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
 
 
 FRAMEWORK = LAUNCH.framework(
-    RULES,
+    tuple(rule for rule in RULES if rule is not LATENT_QUERIES),
     FIELDS,
     render,
     reader,

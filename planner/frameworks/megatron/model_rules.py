@@ -79,6 +79,11 @@ MUON_IN_FP8 = unsupported(
     "weights stored in fp8 need the distributed optimizer with Adam, not Muon",
     "degrees",
 )
+LATENT_QUERIES = unsupported(
+    lambda c, p: c.model.mla is None or c.model.mla.q_lora_rank is not None,
+    "since core 0.19 latent attention without q_lora_rank adds a norm before the query "
+    "projection or omits the norm of the key/value latent",
+)
 MODEL_RULES: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
     rules.optimizers("adam", "sgd", "muon"),
@@ -110,11 +115,7 @@ MODEL_RULES: tuple[Rule, ...] = (
         lambda c, p: c.model.mla is None or c.model.position == "rope",
         "latent attention has rotary positions only, not {c.model.position}",
     ),
-    unsupported(
-        lambda c, p: c.model.mla is None or c.model.mla.q_lora_rank is not None,
-        "since core 0.19 latent attention without q_lora_rank adds a norm before the query "
-        "projection or omits the norm of the key/value latent",
-    ),
+    LATENT_QUERIES,
     unsupported(
         lambda c, p: c.model.mla is None or not c.model.qkv_bias,
         "latent attention has no bias in the query and key/value projections",

@@ -357,6 +357,9 @@ def _check_environment(args: Arguments, launch: ProgramCall) -> None:
     if args.has(*sharding):
         if value == "1":
             args.refuse(f"Megatron-FSDP refuses {name}=1", *sharding)
+    elif args.has("--overlap-moe-expert-parallel-comm"):
+        if value == "1":
+            args.assume(f"{name}=1 is taken to hide the exchange of tokens as 32 would")
     elif (tp > 1 or cp > 1) and value != "1":
         args.assume(
             f"{name} is assumed to be 1 (the script "

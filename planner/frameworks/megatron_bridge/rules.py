@@ -12,10 +12,15 @@ from planner.frameworks.megatron import patterns
 from planner.frameworks.megatron.model_rules import MUON_IN_FP8
 from planner.frameworks.megatron.rules import EARLY_GATHER, STABLE_LOSS
 from planner.frameworks.megatron.rules import RULES as CORE
-from planner.frameworks.rules import fixed_part
+from planner.frameworks.rules import TWO_NORMS, fixed_part
 
 EXPANDABLE = "megatron-2026"  # the runtime whose allocator has expandable segments
 OWN: tuple[Rule, ...] = (
+    fixed_part(
+        lambda m: m.norms_per_layer == 2,
+        "its GPT provider has two norms in a layer; recipes with its providers for Gemma 2 and 3, "
+        "which have four, are not written here",
+    ),
     fixed_part(
         lambda m: patterns.is_hybrid(m) or patterns.position(m) != "none",
         "its GPT provider has learned or rotary positions, not none",
@@ -41,6 +46,7 @@ OWN: tuple[Rule, ...] = (
 )
 # Rules of Megatron-LM's parser that Bridge does not have: NVIDIA's recipes of DeepSeek-V3 on H100
 # overlap weight gathering without gradient reduction, most of its recipes run Transformer Engine's
-# cross entropy, and those of Kimi-K2 train fp8 weights with Muon.
-_NOT_IN_BRIDGE = (EARLY_GATHER, STABLE_LOSS, MUON_IN_FP8)
+# cross entropy, and those of Kimi-K2 train fp8 weights with Muon.  It has
+# words of its own for norms.
+_NOT_IN_BRIDGE = (EARLY_GATHER, STABLE_LOSS, MUON_IN_FP8, TWO_NORMS)
 RULES: tuple[Rule, ...] = (*(one for one in CORE if one not in _NOT_IN_BRIDGE), *OWN)

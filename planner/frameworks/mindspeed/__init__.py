@@ -25,8 +25,9 @@ UNWRITTEN = tuple(replace(row, how=_OLDER.get(row.how, row.how)) for row in mega
 def environment(plan: ParallelPlan) -> tuple[Flag, ...]:
     """Environment variables that Megatron-LM needs, and good settings of the NPU's libraries."""
     group = "environment"
+    asserted = plan.model_copy(update={"overlap_ep": False})  # core 0.12.1 knows no exception
     return (
-        *megatron.environment(plan),
+        *megatron.environment(asserted),
         flag(group, "HCCL_CONNECT_TIMEOUT", 1200, "seconds to wait for the other nodes"),
         flag(
             group, "PYTORCH_NPU_ALLOC_CONF", "expandable_segments:True", "less memory fragmentation"

@@ -273,11 +273,13 @@ def _baseline(baseline: Baseline, best: PlanReport | None) -> RenderableType:
         # Equal in words: what differs is none of what they say.
         ours, theirs = best.plan.model_dump(), baseline.report.plan.model_dump()
         more += [f"{n} {value_words(theirs[n])}" for n in ours if ours[n] != theirs[n]]
+    times = f"{baseline.speedup:.2f}x"
     speedup = Text.assemble(
-        (f"{baseline.speedup:.2f}x", "bold green" if baseline.speedup >= 1 else "bold"),
-        " faster than" if baseline.speedup >= 1 else " the speed of",
+        ("as fast as", "bold") if times == "1.00x"
+        else (f"{times} faster than", "bold green") if baseline.speedup > 1
+        else (f"{times} the speed of", "bold"),
         f" a hand-made plan: {first}",
-    )
+    )  # fmt: skip
     return Group(Text(), Flow([speedup, *more], indent=2))
 
 

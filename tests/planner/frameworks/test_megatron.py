@@ -15,7 +15,7 @@ from cost_models.spec import ModelSpec, MoESpec
 from planner import frameworks
 from planner.documents.request import PlanRequest
 from planner.frameworks import rules
-from planner.frameworks.megatron import pattern_rules
+from planner.frameworks.megatron import environment, pattern_rules
 from planner.frameworks.megatron.flags import CP_COMM, DISPATCHERS
 from tests.fixtures.frameworks.megatron import CASES
 from tests.fixtures.launches import (
@@ -182,6 +182,36 @@ CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("degrees", "connections"),
+    [
+        ({}, []),
+        ({"tp": 2}, [1]),
+        ({"cp": 2}, [1]),
+        ({"ep": 2}, []),
+        ({"ep": 2, "overlap_ep": True}, [32]),
+        ({"tp": 2, "ep": 2, "overlap_ep": True}, [32]),  # a warning of validate_args, not an error
+        ({"tp": 2, "zero_stage": 3}, [8]),
+    ],
+)
+def test_how_many_queues_the_gpu_has(degrees: dict[str, int], connections: list[int]) -> None:
+    found = environment(ParallelPlan(dp=4, **degrees))
+    assert [int(flag.value) for flag in found] == connections
+
+
+def test_latent_attention_without_a_latent_of_queries_names_the_releases_that_build_it() -> None:
+    """DeepSeek-V2-Lite, Moonlight: core 0.19 puts a norm before the query projection."""
+    model = changed("deepseek-v3", mla={**MLA.model_dump(), "q_lora_rank": None})
+    request, plan = launch(model)
+    text = MEGATRON.write(request, plan).files["launch.sh"]
+    assert "Megatron-LM (core 0.16 to 0.18)" in text
+    assert "--q-lora-rank" not in text
+    assert any(
+        "adds a norm before the query" in reason.text
+        for reason in frameworks.get("megatron-bridge").reasons(request, plan)
+    )
+
+
 def test_the_table_of_changes_covers_every_supported_field() -> None:
     supported = {name for name, field in MEGATRON.fields.items() if field.supported}
     assert set(CHANGES) == supported
@@ -236,12 +266,6 @@ REFUSED: list[tuple[str, str, tuple[PlanRequest, ParallelPlan]]] = [
         ("framework_unsupported", "layers have biases", "gpt-oss", {"qkv_bias": False}),
         ("framework_unsupported", "rotary", "deepseek-v3", {"position": "none"}),
         ("framework_unsupported", "no bias in", "deepseek-v3", {"qkv_bias": True}),
-        (
-            "framework_unsupported",
-            "before the query projection",
-            "deepseek-v3",
-            {"mla": {**MLA.model_dump(), "q_lora_rank": None}},
-        ),
         ("framework_unsupported", "sliding window", "deepseek-v3", {"sliding_window": 64}),
         (
             "framework_unsupported",

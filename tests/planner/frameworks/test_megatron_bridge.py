@@ -24,12 +24,14 @@ from planner.frameworks.megatron.patterns import is_hybrid
 from planner.frameworks.megatron.rules import EARLY_GATHER, STABLE_LOSS
 from planner.frameworks.megatron.rules import RULES as CORE
 from planner.frameworks.megatron_bridge import SECTIONS
+from planner.frameworks.rules import TWO_NORMS
 from tests.fixtures.draws import legal_draws
 from tests.fixtures.frameworks import legal_cases
 from tests.fixtures.frameworks.megatron_bridge import CASES, DRAWN
 from tests.fixtures.goldens import GOLDEN
 from tests.fixtures.launches import (
     INTERLEAVED,
+    MODELS,
     TP2,
     launch,
     run_script,
@@ -181,6 +183,10 @@ def test_the_default_run_is_short_and_the_environment_lengthens_it() -> None:
 
 REFUSED: list[tuple[str, tuple[PlanRequest, ParallelPlan]]] = [
     ("learned or rotary positions, not none", launch("nope")),
+    (
+        "its providers for Gemma 2 and 3",
+        launch(MODELS["llama"].model_copy(update={"norms_per_layer": 4.0})),
+    ),
     ("row per token of a sequence, 2048; this model's has 4096", launch("gpt")),
     ("no option freezes parts", launch(training={"frozen": ["embedding"]})),
     ("training, not nf4", launch(training={"lora_rank": 8, "frozen_dtype": "nf4"})),
@@ -206,7 +212,7 @@ def test_refusals(text: str, case: tuple[PlanRequest, ParallelPlan]) -> None:
 def test_every_own_rule_is_reached_by_a_refusal() -> None:
     mixers = set(frameworks.get("megatron").rules) & set(BRIDGE.rules)
     assert unreached(BRIDGE, [case for _, case in REFUSED]) <= mixers | set(CORE)
-    left_out = {EARLY_GATHER, STABLE_LOSS, MUON_IN_FP8}
+    left_out = {EARLY_GATHER, STABLE_LOSS, MUON_IN_FP8, TWO_NORMS}
     assert set(CORE) - left_out < set(BRIDGE.rules)
 
 

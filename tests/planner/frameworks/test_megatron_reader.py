@@ -57,6 +57,13 @@ def test_what_the_environment_must_hold_is_said() -> None:
     assert any("the script does not set it" in text for text in read(without).assumed)
     other = script(words).replace("CONNECTIONS=1", "CONNECTIONS=32")
     assert any("the script sets it to 32" in text for text in read(other).assumed)
+    experts = f"{words} --num-experts 4 --expert-model-parallel-size 2"
+    overlap = f"{experts} --overlap-moe-expert-parallel-comm"
+    assert any(
+        "hide the exchange of tokens as 32" in text for text in read(script(overlap)).assumed
+    )
+    other = script(overlap).replace("CONNECTIONS=1", "CONNECTIONS=32")
+    assert not any("CUDA_DEVICE" in text for text in read(other).assumed)
 
 
 def test_absent_flags_have_the_defaults_of_megatron() -> None:

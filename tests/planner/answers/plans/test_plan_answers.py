@@ -122,6 +122,17 @@ class TestBaseline:
         assert roomy.report.plan.recompute == "none"
         assert tight is None or tight.report.plan.recompute == "full"
 
+    def test_uses_the_memory_that_there_is(self) -> None:
+        """Four micro-batches per stage of a pipeline, all of the batch without one."""
+        alone = find(ask("gpt2", cluster="1x4xh100-sxm", seq=1024, batch=64)).baseline
+        assert alone is not None
+        assert alone.report.plan.micro_batch_size == 16
+        deep = find(ask("llama-3.1-70b", cluster="4x8xh100-sxm", seq=1024, batch=32)).baseline
+        assert deep is not None
+        plan = deep.report.plan
+        assert plan.pp == 2
+        assert plan.micro_batch_size == 2 == 32 // plan.dp // (4 * plan.pp)
+
 
 class TestNothingFits:
     @pytest.mark.slow

@@ -261,3 +261,15 @@ def test_how_layers_are_dealt_is_told_as_one_with_its_value() -> None:
     (told,) = layers
     assert (told.field, told.theirs) == ("stage_layers", "13 on the last")
     assert all(one.theirs for one in found.changes)
+
+
+def test_a_recipe_of_another_family_shows_nothing_of_the_model() -> None:
+    """OLMo 2 has the shape of Llama 2 and norms that Megatron's layers do not have."""
+    found = beside(asked("olmo-2-13b", "4x8xh100-sxm", 4096, 256), dp=32, zero_stage=3)
+    assert found is not None
+    assert found.plan is None
+    assert found.problem is not None
+    assert "cannot build it: " in found.problem
+    llama = beside(asked("llama-2-13b", "4x8xh100-sxm", 4096, 256), dp=32, zero_stage=3)
+    assert llama is not None
+    assert llama.plan is not None

@@ -456,8 +456,11 @@ def test_a_baseline_of_equal_words_says_what_differs() -> None:
     assert answer.best is not None
     plan = answer.best.plan.model_copy(update={"overlap_grad_reduce": False})
     report = answer.best.model_copy(update={"plan": plan})
-    baseline = Baseline(rule="by hand", report=report, speedup=1.25)
-    compared = answer.model_copy(update={"baseline": baseline})
-    text = drawn(lambda console: screens.plan_screen(compared, ASKED, console))
-    assert "1.25x faster than a hand-made plan" in text
-    assert "overlap_grad_reduce false" in text
+    for speedup, words in (
+        (1.25, "1.25x faster than"), (1.004, "as fast as"), (0.9, "0.90x the speed of"),
+    ):  # fmt: skip
+        baseline = Baseline(rule="by hand", report=report, speedup=speedup)
+        compared = answer.model_copy(update={"baseline": baseline})
+        text = drawn(lambda console, now=compared: screens.plan_screen(now, ASKED, console))
+        assert f"{words} a hand-made plan" in text
+        assert "overlap_grad_reduce false" in text
