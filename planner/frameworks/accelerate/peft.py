@@ -14,7 +14,9 @@ from planner.huggingface.export.exporter import config_of
 NAMES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 # Model families whose layers have each of NAMES as a separate module, and those whose attention
 # has: their experts are one parameter, or modules by other names.
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "olmo2")
+FAMILIES = (
+    "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "gemma4_text", "olmo2",
+)  # fmt: skip
 ATTENTION = NAMES[:4]
 OF_ATTENTION = ("gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
 
@@ -22,7 +24,9 @@ OF_ATTENTION = ("gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
 def _has_named_modules(c: Context) -> bool:
     keys = config_of(c.model)
     attention_only = set(c.training.lora_targets) <= set(ATTENTION)
-    known = FAMILIES + (OF_ATTENTION if attention_only else ())
+    # Gemma 4 has models with experts beside the MLP of each layer.
+    of_all = FAMILIES if c.model.moe is None else ()
+    known = of_all + (OF_ATTENTION if attention_only else ())
     return keys is None or keys["model_type"] in known
 
 

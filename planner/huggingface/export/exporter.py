@@ -26,7 +26,7 @@ UNIFORM = (
 PATTERNED = (
     "qwen3_5_text", "qwen3_next", "mamba2", "nemotron_h", "bamba", "lfm2", "lfm2_moe",
     "deepseek_v32", "minimax", "llama4_text", "smollm3", "gemma3_text", "qwen3", "olmo3",
-    "kimi_linear", "glm4_moe_lite",
+    "kimi_linear", "glm4_moe_lite", "gemma4_text",
 )  # fmt: skip
 # Families with buffers besides parameters, such as load-balancing biases or decays.
 BUFFERED = frozenset({"nemotron_h", "lfm2_moe", "deepseek_v32", "minimax", "kimi_linear"})

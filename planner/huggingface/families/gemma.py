@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from cost_models.blocks import mlp
+from cost_models.blocks.attention import Attention
+from cost_models.blocks.per_layer_input import PerLayerInput
+from cost_models.spec import ModelSpec
 from planner.huggingface.config import HEADS, LAYERS, TOKENS, WIDTH, Config
 from planner.huggingface.families import attention, experts, layers
 from planner.huggingface.families.attention import FULL, SLIDING
 from planner.huggingface.families.layers import ATTENTION, MLP
-from planner.huggingface.families.rows import Family, Fields, Key, Table, family
+from planner.huggingface.families.rows import (
+    Family,
+    Fields,
+    Hook,
+    Key,
+    Keys,
+    NotWritten,
+    Table,
+    family,
+)
 
 COMMON = Table(
     attention.SHAPE,
@@ -66,6 +79,34 @@ def _gemma4(config: Config, fields: Fields) -> Fields:
         stack.append([mixer, feed, *more, *own])
     found |= _per_layer(config, size) if size else {}
     return found | {"ffn_hidden_size": width} | layers.pattern(stack)
+
+
+def _gemma4_keys(model: ModelSpec) -> Keys:
+    """The keys of Gemma 4 for a model whose mixers are attention with and without a window."""
+    stack = layers.each_layer(model)
+    mixers = [blocks[0] for blocks in stack if isinstance(blocks[0], Attention)]
+    local = next((one for one in mixers if one.window), None)
+    whole = next((one for one in mixers if not one.window), None)
+    if local is None or whole is None or len(mixers) < len(stack):
+        raise NotWritten
+    feeds = (block for blocks in stack for block in blocks if isinstance(block, mlp.MLP))
+    keys: Keys = {
+        "layer_types": [SLIDING if one.window else FULL for one in mixers],
+        "sliding_window": local.window,
+        "intermediate_size": model.ffn_hidden_size,
+        "global_head_dim": whole.head_dim or model.head_dim,
+        "num_kv_shared_layers": sum(one.key_values == "earlier" for one in mixers),
+        "use_double_wide_mlp": any(one.width for one in feeds),
+        "hidden_size_per_layer_input": 0,
+        "enable_moe_block": model.moe is not None,
+    }
+    if whole.key_values == "keys":
+        keys["attention_k_eq_v"] = True
+        keys["num_global_key_value_heads"] = whole.num_query_groups or model.num_query_groups
+    if own := next((one for one in stack[0] if isinstance(one, PerLayerInput)), None):
+        keys["hidden_size_per_layer_input"] = own.size
+        keys["vocab_size_per_layer_input"] = model.per_layer_input_vocab_size
+    return keys | (GEMMA4_EXPERTS.keys(model) if model.moe is not None else {})
 
 
 def _gemma4_full(config: Config, fields: Fields, listed: list[str]) -> Fields:
@@ -149,7 +190,7 @@ FAMILIES: dict[str, Family] = {
         tie_word_embeddings=True, num_key_value_heads=2, head_dim=256,
     ),
     "gemma4_text": family(
-        "Gemma4ForCausalLM", COMMON, _gemma4,
+        "Gemma4ForCausalLM", COMMON, Hook(_gemma4, _gemma4_keys),
         tie_word_embeddings=True, num_key_value_heads=4, head_dim=256,
     ),
 }  # fmt: skip
