@@ -7,6 +7,7 @@ whatever is wrong is a RequestError.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -25,6 +26,9 @@ MAX_STRING = 10_000
 # Keys of a Hugging Face config.json, which Python writes with Infinity and NaN where they stand.
 CONFIG_MARKS = frozenset({"model_type", "architectures"})
 
+# Tags that say of a plain value what it is.
+_OF_YAML = "tag:yaml.org,2002:"
+_TAGS = tuple(f"{_OF_YAML}{one}" for one in ("float", "int", "bool", "null", "str"))
 # The core schema of YAML 1.2 with digit separators: 010 is ten, `no` a string, 1e12 a number.
 _INTEGER = re.compile(r"[-+]?[0-9][0-9_]*\Z")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?\Z")
@@ -240,7 +244,7 @@ class _Builder:
             self._check()
             return value
         self._check()
-        if event.tag not in (None, "!"):
+        if event.tag not in (None, "!") and not _is_plain(event):
             raise refuse(pointer, "malformed", f"YAML tags are not read: {shown(event.tag)}")
         if isinstance(event, yaml.ScalarEvent):
             value = _scalar_of(event, pointer)
@@ -275,9 +279,19 @@ class _Builder:
             raise _too_many()
 
 
+def _is_plain(event: Any) -> bool:
+    """Whether a tag is of a plain value, which it only says once more: `!!float 1e-6`."""
+    return event.tag in _TAGS and hasattr(event, "value")
+
+
 def _scalar_of(event: Any, pointer: str) -> Any:
     text: str = event.value
-    if not event.implicit[0]:  # quoted, or a block of text
+    if event.tag == f"{_OF_YAML}str":
+        return _scalar(text, pointer)
+    if event.tag == f"{_OF_YAML}float":
+        with contextlib.suppress(ValueError):
+            return _scalar(float(text.replace("_", "")), pointer)
+    if event.tag not in _TAGS and not event.implicit[0]:  # quoted, or a block of text
         return _scalar(text, pointer)
     return scalar(text, pointer)
 

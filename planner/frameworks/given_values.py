@@ -81,9 +81,11 @@ class Values:
             )
         return number
 
-    def number(self, *names: str) -> float:
-        """A positive number; required."""
+    def number(self, *names: str, default: float | None = None) -> float:
+        """A positive number; required without a default."""
         text = self.text(*names)
+        if text is None and default is not None:
+            return default
         if text is None:
             raise Unreadable(f"{names[0]} is missing", self.file)
         try:

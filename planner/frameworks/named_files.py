@@ -40,12 +40,15 @@ PYTHON = (".py", ".ipynb")
 _TRAINS = re.compile(r"\b(?:transformers|trl|peft|unsloth|(?:pytorch_)?lightning)\b")
 # And modules with their options.
 _CONFIGURES = re.compile(r"\b(?:yaml\.\w*load|json\.load|ArgumentParser|dataclass)\b")
+# And modules of constants.
+_CONSTANTS = re.compile(r"^[A-Z][A-Z0-9_]+(?:: *[\w\[\], .]+)? *= *[\"'{\d]", re.MULTILINE)
 # torchtitan's programs, and DeepSpeed's configuration as a mapping.
 _ENGINE = re.compile(r"torchtitan|[\"']train_micro_batch_size_per_gpu[\"']")
 _IMPORTED = re.compile(
     r"^\s*(?:from\s+\.*([\w.]*)\s+import\s+\(?([\w, ]*)|import\s+([\w.]+))", re.MULTILINE
 )
-_CONFIGURED = re.compile(r"""["']([\w./-]+\.(?:ya?ml|json|toml))\b""")
+# In quotes, or in an example of the program's call.
+_CONFIGURED = re.compile(r"""(?:["']|--[\w-]*conf[\w-]*[= ]+)([\w./-]+\.(?:ya?ml|json|toml))\b""")
 
 
 class NamedFile(NamedTuple):
@@ -163,6 +166,7 @@ def _of_words(words: Sequence[str]) -> Iterator[str]:
 def _is_wanted(name: str, text: str) -> bool:
     """Whether a program that a script starts makes a Trainer, or is torchtitan's."""
     wanted = _TRAINS.search(text) or _CONFIGURES.search(text) or _ENGINE.search(text)
+    wanted = wanted or _CONSTANTS.search(text)
     return not name.endswith(PYTHON) or bool(wanted) or "import" not in text
 
 

@@ -77,6 +77,7 @@ def names_none(name: str) -> bool:
 
 def _folder(path: str) -> str:
     """The path without folders of a checkpoint inside one that is named after a model's size."""
+    path = path.replace("\\", "/")  # of Windows
     above, _, last = path.rstrip("/").rpartition("/")
     if not above or not _CHECKPOINT.fullmatch(last):
         return path.rstrip("/")
@@ -86,7 +87,7 @@ def _folder(path: str) -> str:
 
 def is_open(path: str) -> bool:
     """Whether the last part of a path, by which a model is known, is a variable or a command's."""
-    last = path.rstrip("/").rsplit("/", 1)[-1]
+    last = path.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]
     return "$" in last or ("$(" in path and ")" in last)
 
 

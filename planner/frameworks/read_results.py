@@ -16,6 +16,9 @@ from planner.documents.answer import Reason
 from planner.documents.request import PlanRequest
 
 # A sentence of `assumed` where whatever shards the run may be in a file that is not given.
+# The loss of pairs that no reference scores, and what is said of how it is costed.
+PAIRS_ALONE = "pairs"
+COSTED_AS_TWICE = "no reference scores its pairs: costed as training on twice as many sequences"
 UNSHARDED = "no sharding: the files name no DeepSpeed, FSDP or accelerate config"
 
 

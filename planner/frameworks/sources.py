@@ -13,7 +13,7 @@ from planner.frameworks.base import Framework
 from planner.frameworks.bash_writer import parts
 from planner.frameworks.config_files import json_value, toml_table
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
-from planner.frameworks.named_files import named_files
+from planner.frameworks.named_files import PYTHON, named_files
 from planner.frameworks.read_results import Reading, Unreadable
 
 MOST_FILES = 32
@@ -133,6 +133,7 @@ def framework_of(files: Mapping[str, str], named: str | None) -> Framework:
     if why := unread_trainers.known_trainer(files, first=True) or unread_trainers.idle(files):
         raise refuse("/files", "no_framework", why)
     readable, found = _readable(), _known_by(files)
+    found = _of_programs(found, files)
     if len(found) == 1:
         return found[0]
     names = ", ".join(one.name for one in found or readable)
@@ -140,6 +141,15 @@ def framework_of(files: Mapping[str, str], named: str | None) -> Framework:
         detail = f"a launch of {names}: name one as the framework"
         raise refuse("/files", "no_framework", detail)
     raise _none_found(readable, names, files)
+
+
+def _of_programs(found: list[Framework], files: Mapping[str, str]) -> list[Framework]:
+    """The one of these whose launch a Python script is, whatever lies beside it; else all."""
+    if len(found) < 2 or not next(iter(files)).endswith(PYTHON):
+        return found
+    programs = {name: text for name, text in files.items() if name.endswith(PYTHON)}
+    own = [one for one in found if one.recognises(programs)]
+    return own if len(own) == 1 else found
 
 
 def _readable() -> list[Framework]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from planner.frameworks import yaml_files
-from planner.frameworks.read_results import Reading, Setting, Unreadable
+from planner.frameworks.read_results import COSTED_AS_TWICE, Reading, Setting, Unreadable
 
 DOCUMENTS = (".yaml", ".yml", ".json")
 
@@ -19,7 +19,8 @@ def _of_batch(reading: Reading) -> set[int]:
     batch, micro, dp = (
         reading.training.global_batch_size, reading.plan.micro_batch_size, reading.plan.dp
     )  # fmt: skip
-    pairs = 1 if reading.training.loss == "next_token" else 2
+    single = reading.training.loss == "next_token"
+    pairs = 1 if single and COSTED_AS_TWICE not in " ".join(reading.assumed) else 2
     return {micro, micro // pairs, batch, batch // pairs, batch // dp, batch // max(dp * micro, 1)}
 
 
@@ -64,7 +65,7 @@ def left_out(files: Mapping[str, str], reading: Reading) -> list[str]:
 
     A name that stands elsewhere with another value is overridden.
     """
-    others = {(_last(one.name), one.file) for one in reading.settings}
+    others = {(_last(one.name), one.file) for one in reading.settings if _overrides(one, files)}
     stated = [(one, held(reading)) for one, held in _stated(files)]
     taken = {one.name for one, held in stated if int(str(one.value)) in held}
     found = [
@@ -75,6 +76,18 @@ def left_out(files: Mapping[str, str], reading: Reading) -> list[str]:
         and not any(key == _last(one.name) and file != one.file for key, file in others)
     ]
     return [f"stated and not read: {', '.join(found[:_MOST_NAMED])}"] if found else []
+
+
+def _overrides(setting: Setting, files: Mapping[str, str]) -> bool:
+    """Whether a setting overrides what a document states: of a program, where it writes it out.
+
+    Else it may be a default that the document is there to change.
+    """
+    if not setting.file.endswith((".py", ".ipynb")):
+        return True
+    lines = files.get(setting.file, "").splitlines()[setting.line - 1 : setting.line]
+    written = rf"{re.escape(_last(setting.name))}\s*=\s*[\"']?{re.escape(str(setting.value))}\b"
+    return any(re.search(written, one) for one in lines)
 
 
 def _stated(files: Mapping[str, str]) -> Iterator[tuple[Setting, Callable[[Reading], set[int]]]]:

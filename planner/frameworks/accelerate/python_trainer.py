@@ -7,28 +7,32 @@ that of any script (trainer_launch).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from planner.frameworks import training_calls
 from planner.frameworks.accelerate import lightning
+from planner.frameworks.accelerate.frozen_bits import LEFT_OPEN
 from planner.frameworks.accelerate.trainer_calls import MARK, OF_TRL, PLAIN, Calls, class_of
-from planner.frameworks.accelerate.trainer_options import LEFT_OPEN, Options
+from planner.frameworks.accelerate.trainer_options import Options
+from planner.frameworks.accelerate.trainer_refusals import refuse_parts
 from planner.frameworks.bash import Argument, ProgramCall, evaluate
 from planner.frameworks.launch_files import given_with
+from planner.frameworks.python.loaders import by_unsloth
 from planner.frameworks.python.scripts import PYTHON, Script
 from planner.frameworks.python.static_values import Call, Value
 from planner.frameworks.read_results import OtherTraining, Unreadable
 from planner.frameworks.training_calls import TrainingCall, left_by, scripts, several, visible
 
-# Unsloth's, which has a reader of its own.
-_OTHER_LIBRARIES = re.compile(r"\bFast(?:\w*)Model\.from_pretrained\b")
 # Arguments of a Trainer that say something of its training.
 _OF_TRAINING = re.compile(
     r"per_device_train|gradient_|learning_rate|num_train|max_|[bf]+16|optim|deepspeed|fsdp|\*"
 )
-_MOST_NAMED = 4
+_MOST_NAMED, _MOST_WORDS = 4, 64
+# What an example of a call begins with.
+_STARTERS = "python3?|accelerate|torchrun|deepspeed|uv"
 # The device maps by which one process has the layers of its model on all accelerators.
 _SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")
 
@@ -40,9 +44,7 @@ def script_of(files: Mapping[str, str]) -> tuple[str, TrainingCall | None] | Non
     """
     first = next(iter(files), "")
     if first.endswith(PYTHON):
-        python = [text for name, text in files.items() if name.endswith(PYTHON)]
-        own = not any(map(_OTHER_LIBRARIES.search, python))
-        return (first, None) if own and any(map(MARK.search, python)) else None
+        return (first, None) if _makes_arguments(files) else None
     if not any(name.endswith(PYTHON) and MARK.search(text) for name, text in files.items()):
         return None
     for name in scripts(files):
@@ -60,6 +62,13 @@ def script_of(files: Mapping[str, str]) -> tuple[str, TrainingCall | None] | Non
     return None
 
 
+def _makes_arguments(files: Mapping[str, str]) -> bool:
+    """Whether Python files make a Trainer's arguments, and none of them a model of Unsloth's."""
+    python = [name for name in files if name.endswith(PYTHON)]
+    marked = any(MARK.search(files[name]) for name in python)
+    return marked and not any(by_unsloth(files, name) for name in python)
+
+
 def _program(files: Mapping[str, str], launch: ProgramCall) -> str | None:
     """The file of a call's program, if it makes the arguments of a Trainer."""
     last = launch.program.text.rsplit("/", 1)[-1]
@@ -67,7 +76,7 @@ def _program(files: Mapping[str, str], launch: ProgramCall) -> str | None:
         last = f"{last.rsplit('.', 1)[-1]}.py"
     name = next((one for one in files if one.rsplit("/", 1)[-1] == last), "")
     text = files.get(name, "")
-    makes = name.endswith(PYTHON) and MARK.search(text) and not _OTHER_LIBRARIES.search(text)
+    makes = name.endswith(PYTHON) and MARK.search(text) and not by_unsloth(files, name)
     return name if makes else None
 
 
@@ -86,27 +95,54 @@ def is_one(files: Mapping[str, str]) -> bool:
     return script_of(files) is not None
 
 
+def example(files: Mapping[str, str]) -> list[str]:
+    """The words after a script's name in an example of its call that it has itself, if any.
+
+    Empty where the files or the user say the words.
+    """
+    first = next(iter(files))
+    if not first.endswith(PYTHON) or given_with(files).arguments:
+        return []
+    name = first.rsplit("/", 1)[-1]
+    line = rf"^[ \t#>$]*(?:\w+=\S+ +)*(?:{_STARTERS})\b.*\b{re.escape(name)}\b(.*)$"
+    found = re.search(line, re.sub(r"\\\n[ \t#]*", " ", files[first]), re.MULTILINE)
+    try:
+        return shlex.split(found[1], comments=True)[:_MOST_WORDS] if found else []
+    except ValueError:
+        return []
+
+
+def names_one(words: Sequence[str], files: Mapping[str, str]) -> bool:
+    """Whether the words of a call name a configuration that is among the files."""
+    last = {one.rpartition("=")[2].rsplit("/", 1)[-1] for one in words}
+    return any(one.rsplit("/", 1)[-1] in last for one in files if not one.endswith(PYTHON))
+
+
 def call(
     files: Mapping[str, str],
     accelerators: int | None,
     processes: Callable[[TrainingCall, list[str]], int | None],
+    example: Sequence[str] = (),
 ) -> tuple[TrainingCall, dict[str, Any]]:
     """The call with the options that the script amounts to, and those that are sections.
 
-    processes: how many a call starts, if it says so.  Raises Unreadable where it is followed to
+    processes: how many a call starts, if it says so.  example: the words of its command line where
+    nothing else says them.  Raises Unreadable where it is followed to
     no training.
     """
     which = script_of(files)
     assert which is not None
     name, base = which
-    words = given_with(files).arguments
-    environment = {"WORLD_SIZE": str(accelerators or 1), "LOCAL_RANK": "0", "RANK": "0"}
+    words = given_with(files).arguments or tuple(example)
+    ranks, environment = accelerators or 1, {"LOCAL_RANK": "0", "RANK": "0"}
     launch, notes = ProgramCall(Argument(name, name, 1)), list[str]()
     if base is not None:
         words = tuple(one.text for one in base.launch.arguments)
-        environment["WORLD_SIZE"] = str(processes(base, []) or accelerators or 1)
+        ranks = processes(base, []) or ranks
         environment |= base.launch.environment
         launch, notes = replace(base.launch, program=launch.program), list(base.notes)
+        refuse_parts(base.launch)
+    environment = {"WORLD_SIZE": str(ranks), **environment}
     known = files if base is None else base.files
     found = Calls()
     script = Script(known, name, found.take, words, environment)
@@ -121,11 +157,8 @@ def call(
             "that is started"
         )
         raise Unreadable(text, name)
-    if followed:
-        named = ", ".join(followed[:_MOST_NAMED])
-        notes.append(f"{named} of {name} is taken to be what is called")
-    notes += (f"what {one}, which is not among the files, says: {LEFT_OPEN}"
-              for one in script.known.missing)  # fmt: skip
+    notes += _followed(script, name, followed)
+    notes += _by_default(script, name, example, told=bool(base or words))
     notes += script.known.notes
     options = Options(script, found, name, notes, given_with(files).values)
     arguments = tuple(
@@ -135,6 +168,23 @@ def call(
     if base is None:
         launch = _alone(launch, files[name], options.model, notes)
     return TrainingCall(launch, name, known, notes=tuple(notes)), options.sections()
+
+
+def _followed(script: Script, name: str, followed: Sequence[str]) -> Iterator[str]:
+    """What is said of functions that nothing calls, and of documents that are not here."""
+    if followed:
+        named = ", ".join(followed[:_MOST_NAMED])
+        yield f"{named} of {name} is taken to be what is called"
+    for one in script.known.missing:
+        yield f"what {one}, which is not among the files, says: {LEFT_OPEN}"
+
+
+def _by_default(script: Script, name: str, example: Sequence[str], told: bool) -> Iterator[str]:
+    """Where the options have their values from, if no call is told them."""
+    if example:
+        yield f"the options of {name} are those of the example in it: {' '.join(example)}"
+    elif not told and script.known.options.are_parsed:
+        yield f"no call of {name} is among the files: its options have their defaults"
 
 
 def _sets_none(found: Calls) -> bool:

@@ -44,9 +44,9 @@ _ENTRY = re.compile(r"(^|/)swift[./]cli[./](sft|pt|rlhf)(\.py)?$")
 LEAST_BATCH = 16
 # Kinds of `swift rlhf` that generate samples; the training of GRPO is read without them.
 GENERATING = ("ppo", "gkd")
-PAIRED_OTHERWISE = ("kto", "cpo", "simpo", "orpo")
+PAIRED_OTHERWISE = ("kto",)
 _USUAL_RESPONSE = "512"
-_OF_SAMPLES = re.compile(r"stage|num_generations|reward_\w+|beta|loss_type|generation_batch_size")
+OF_SAMPLES = re.compile(r"stage|num_generations|reward_\w+|beta|loss_type|generation_batch_size")
 
 
 def launches(call: ProgramCall) -> bool:
@@ -82,7 +82,7 @@ def keys(said: Mapping[str, Setting], call: ProgramCall) -> dict[str, Setting]:
 
 def trained_of_grpo(settings: Mapping[str, Setting], assumed: list[str]) -> dict[str, Setting]:
     """The settings of GRPO's training alone: a sequence is the longest prompt and response."""
-    left = {key: one for key, one in settings.items() if not _OF_SAMPLES.fullmatch(key)}
+    left = {key: one for key, one in settings.items() if not OF_SAMPLES.fullmatch(key)}
     response = settings.get("max_completion_length")
     parts = [str(settings["max_length"].value)] if "max_length" in settings else []
     parts += [str(response.value) if response is not None else _USUAL_RESPONSE]

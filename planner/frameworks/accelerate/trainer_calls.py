@@ -15,13 +15,17 @@ from planner.frameworks.python.static_values import Call, Instance, Unknown
 
 PLAIN = ("TrainingArguments", "Seq2SeqTrainingArguments")
 # TRL's classes of arguments, whose defaults are its own -> what is trained.
-OF_TRL = {"SFTConfig": "sft", "DPOConfig": "dpo", "RewardConfig": "rm", "GRPOConfig": "grpo"}
-_OTHERS = r"(?:PPO|RLOO|OnlineDPO|XPO|NashMD|GKD|KTO|ORPO|CPO|BCO|PRM)Config"
+OF_TRL = {
+    "SFTConfig": "sft", "DPOConfig": "dpo", "RewardConfig": "rm", "GRPOConfig": "grpo",
+    "ORPOConfig": "orpo", "CPOConfig": "cpo",
+}  # fmt: skip
+OF_PAIRS = ("DPOConfig", "RewardConfig", "ORPOConfig", "CPOConfig")
+_OTHERS = r"(?:PPO|RLOO|OnlineDPO|XPO|NashMD|GKD|KTO|BCO|SimPO|PRM)Config"
 MARK = re.compile(
     rf"\b(?:{'|'.join((*PLAIN, *OF_TRL, _OTHERS))})\b|(?<![\w.]){lightning.NAME.pattern}\("
 )
 GENERATING = re.compile(r"(PPO\w*|RLOO|OnlineDPO|XPO|NashMD|GKD|\w+GRPO)Config")
-PAIRED_OTHERWISE = re.compile(r"(KTO|ORPO|CPO|BCO|SimPO|PRM)Config")
+PAIRED_OTHERWISE = re.compile(r"(KTO|BCO|SimPO|PRM)Config")
 # Heads other than that of the next token, and models with an encoder beside the decoder.
 OTHER_HEADS = re.compile(
     r"\w*(SequenceClassification|TokenClassification|MaskedLM|QuestionAnswering|Seq2SeqLM|"
@@ -34,6 +38,10 @@ _TRAINER = re.compile(r"\w*Trainer")
 _LOADS = re.compile(r"(?:.*\.)?(\w+)\.from_(?:pretrained|config)")
 _NO_MODELS = re.compile(r"\w*(Tokenizer|Processor|Config|FeatureExtractor|Pipeline)\w*")
 _BUILDS = re.compile(r"\w+(ForCausalLM|LMHeadModel)")
+# Losses in the names of trainers, of TRL and derived from them.
+_NAMES_LOSS = re.compile(
+    r"(OnlineDPO|ORPO|SimPO|DPO|CPO|KTO|GRPO|RLOO|PPO|BCO|GKD)\w*Trainer$|(Reward)(?:Model)?Trainer$"
+)
 # Packages of these classes, and of those that hand them on.
 _THEIRS = re.compile(r"\.*(transformers|trl|peft|alignment|open_r1|tl|hf)\b")
 
@@ -103,6 +111,21 @@ def is_trainer(call: Call) -> bool:
     kind = call.kind if isinstance(call, Instance) else None
     names = (call.short, *(one.rsplit(".", 1)[-1] for one in (kind.bases if kind else ())))
     return call.owner is None and any(map(_TRAINER.fullmatch, names))
+
+
+def trainer_class(trainer: Call) -> str:
+    """The class of a trainer, or the one of a library that its own is derived from."""
+    kind = trainer.kind if isinstance(trainer, Instance) else None
+    return kind.bases[-1].rsplit(".", 1)[-1] if kind is not None and kind.bases else trainer.short
+
+
+def config_of_trainer(trainer: Call | None) -> str:
+    """The class of TRL's arguments whose loss a trainer has, by the name of its class; else ""."""
+    if trainer is None:
+        return ""
+    name = re.sub(r"RM(?=Trainer$)", "Reward", trainer_class(trainer))
+    found = _NAMES_LOSS.search(name)
+    return f"{found[1] or found[2]}Config" if found else ""
 
 
 def own_step(trainer: Call) -> str:

@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from planner.frameworks import unread_trainers, yaml_files
+from planner.frameworks import unread_trainers
 from planner.frameworks.bash import Argument, ProgramCall, evaluate
 from planner.frameworks.config_files import json_value
+from planner.frameworks.python import hydra
 from planner.frameworks.read_results import Unreadable
 from planner.frameworks.training_calls import TRAINER_MARK, TrainingCall, scripts
 
@@ -66,7 +67,7 @@ def of_files(files: Mapping[str, str]) -> TrainerFile | None:
             continue
         if name.endswith(YAML) and not unread_trainers.known_trainer({name: text}):
             try:
-                document = _of_run(yaml_files.read(text, name).values)
+                document = _of_run(hydra.composed(files, name))
             except Unreadable:
                 continue
             if places := tuple(_trainings(document, "")):

@@ -58,6 +58,8 @@ PLAIN = Trainer(
         "seq_length", "seq_len", "max_len", "cutoff_len",
     ),
 )  # fmt: skip
+# Lengths of the two parts of a sample.
+PARTS = (("source_max_len", "target_max_len"), ("max_source_length", "max_target_length"))
 _LLAMA_FACTORY = Trainer(
     "LLaMA-Factory",
     ("finetuning_type", "cutoff_len"),

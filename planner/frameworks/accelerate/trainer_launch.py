@@ -7,6 +7,7 @@ and PEFT's have many prefixes.  Each is taken to the key that the YAML trainers 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -20,13 +21,13 @@ from planner.frameworks.accelerate import (
     sharding,
     swift,
     trainer_config,
-    trainer_options,
     trainers,
 )
+from planner.frameworks.accelerate.frozen_bits import LEFT_OPEN
 from planner.frameworks.accelerate.launch_config import SWITCHES, of_config, plain
-from planner.frameworks.accelerate.trainer_keys import PLAIN, TRAINERS, Trainer
+from planner.frameworks.accelerate.trainer_keys import PARTS, PLAIN, TRAINERS, Trainer
 from planner.frameworks.accelerate.trainer_names import by_key, is_tuning
-from planner.frameworks.accelerate.trainer_refusals import refuse
+from planner.frameworks.accelerate.trainer_refusals import is_grpo, refuse, trained_of_grpo
 from planner.frameworks.bash import ProgramCall, slurm_variables
 from planner.frameworks.given_values import (
     LaunchValues,
@@ -43,22 +44,30 @@ from planner.frameworks.training_calls import TrainingCall, World
 
 TITLE = PLAIN.title
 OWN = "--config_name"  # of the script that is written here
-STAGES = ("pt", "sft", "rm", "ppo", "dpo", "kto")  # LLaMA-Factory's
+# LLaMA-Factory's, and those of TRL's trainers of pairs.
+STAGES = ("pt", "sft", "ppo", "rm", "dpo", "kto", "ipo", "orpo", "simpo", "cpo")
+OF_PAIRS = STAGES[3:]
 # Options by which a program with LLaMA-Factory's length is its own.
 OF_FACTORY = ("stage", "finetuning_type", "lora_target", "template", "quantization_bit")
-# Lengths of the two parts of a sample.
-PARTS = (("source_max_len", "target_max_len"), ("max_source_length", "max_target_length"))
 
 
 def launches(call: ProgramCall) -> bool:
     """Whether a call has the options of transformers' Trainer, and is not of our own train.py."""
     own = _by_accelerate(call) and any(word.text.startswith(OWN) for word in call.arguments)
-    return swift.launches(call) or (not own and training_calls.has_trainer_options(call))
+    by_trainer = training_calls.has_trainer_options(call) or _by_console(call)
+    return swift.launches(call) or (not own and by_trainer)
+
+
+def _by_console(call: ProgramCall) -> bool:
+    """Whether LLaMA-Factory's command starts it with options, which may leave out its batch."""
+    console = call.before and call.before[-1].text.endswith("llamafactory-cli")
+    return bool(console) and any(word.text.startswith("--stage") for word in call.arguments)
 
 
 def is_one(files: Mapping[str, str]) -> bool:
     """Whether some script has such a call."""
-    hints, trains = (*training_calls.TRAINER_HINTS, "swift"), _trains(files)
+    hints = (*training_calls.TRAINER_HINTS, "swift", "llamafactory-cli")
+    trains = _trains(files)
     return training_calls.training_call_if_any(files, hints, trains, TITLE) is not None
 
 
@@ -75,12 +84,27 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     """
     if not python_trainer.is_one(files):
         return _read(files, accelerators, *_call(files))
+    words = python_trainer.example(files)
+    if python_trainer.names_one(words, files):
+        with suppress(Unreadable):
+            return _by_example(files, accelerators, words)
     try:
         return _read(files, accelerators, *python_trainer.call(files, accelerators, processes))
     except Unreadable as error:
+        if words and not isinstance(error, OtherTraining):
+            with suppress(Unreadable):
+                return _by_example(files, accelerators, words)
         if not is_one(files):
             raise python_trainer.without_config(error, files) from None
         return _by_options_alone(files, accelerators, error)
+
+
+def _by_example(
+    files: Mapping[str, str], accelerators: int | None, words: Sequence[str]
+) -> Reading:
+    """What a script says with the words of its own example of a call; raises Unreadable."""
+    call = python_trainer.call(files, accelerators, processes, words)
+    return _read(files, accelerators, *call)
 
 
 def _by_options_alone(
@@ -160,6 +184,8 @@ def _complete(values: LaunchValues, call: TrainingCall) -> None:
     values.settings = {**own_programs.defaults(call, values), **values.settings}
     if swift.launches(call.launch) and values.text("rlhf_type") == "grpo":
         values.settings = swift.trained_of_grpo(values.settings, values.assumed)
+    elif is_grpo(values, call):
+        values.settings = trained_of_grpo(values)
     if own_programs.loops_itself(call):
         own = "trains in a loop of its own: costed as transformers' Trainer would"
         values.assume(f"{call.launch.program.text} {own}")
@@ -307,6 +333,7 @@ def _require(values: Values, trainer: Trainer, given: GivenValues, call: Trainin
             said = values.settings[parts[0]].model_copy(update={"value": str(total)})
             values.settings = {**values.settings, trainer.length[0]: said}
             values.assume(f"the sequence length is {' + '.join(parts)}: {total}")
+    _say_lengths(values, trainer)
     if not values.has(*trainer.length) and trainer.usual_length is None:
         missing.append("the sequence length")
         add.append(f"--set {trainer.length[0]}=...")
@@ -318,6 +345,21 @@ def _require(values: Values, trainer: Trainer, given: GivenValues, call: Trainin
         _raise_missing(values, trainer, call, missing, add)
 
 
+def _say_lengths(values: Values, trainer: Trainer) -> None:
+    """Says which of several lengths that differ is read: of pairs TRL's own, else the first."""
+    stated = {key: values.settings[key] for key in trainer.length if key in values.settings}
+    if len({str(one.value) for one in stated.values()}) < 2:
+        return
+    pairs = values.settings.get("stage") if trainer is PLAIN else None
+    own = pairs is not None and str(pairs.value) in OF_PAIRS and "max_length" in stated
+    read = "max_length" if own else next(iter(stated))
+    each = ", ".join(f"{one.name} {one.value}" for one in stated.values())
+    values.assume(f"of the lengths {each} the one of {stated[read].name} is read")
+    values.settings = {
+        key: one for key, one in values.settings.items() if key not in stated or key == read
+    }
+
+
 def _raise_missing(
     values: Values, trainer: Trainer, call: TrainingCall, missing: list[str], add: list[str]
 ) -> None:
@@ -327,7 +369,7 @@ def _raise_missing(
              for key in shown if key in values.settings
              and "${" not in str(values.settings[key].value)]  # fmt: skip
     program = call.launch.program
-    open_ones = [one for one in call.notes if one.endswith(trainer_options.LEFT_OPEN)]
+    open_ones = [one for one in call.notes if one.endswith(LEFT_OPEN)]
     raise program.unreadable(
         f"{program.text} leaves out {' and '.join(missing)}: add {' '.join(add)} (read: "
         f"{', '.join(found + open_ones[:3])})"

@@ -83,7 +83,7 @@ def _adapters(
     trained = said.get("trainable")  # Chinese-LLaMA-Alpaca's
     if trained is not None and "_proj" in str(trained.value):
         yield "lora_target_modules", trained
-    kind = "qlora" if _is_packed(said, program) else "lora"
+    kind = "qlora" if _is_packed(said, program) or _names_type(said, assumed) else "lora"
     yield "finetuning_type", about.model_copy(update={"value": kind})
     if "modules_to_save" in said:
         assumed.append("modules_to_save: modules that are trained whole are not costed")
@@ -133,6 +133,15 @@ def _is_packed(said: Mapping[str, Setting], program: str) -> bool:
     return "4" in bits or any(
         tuning.is_on(one) for name, one in said.items() if QUANTIZED.fullmatch(name)
     )
+
+
+def _names_type(said: Mapping[str, Setting], assumed: list[str]) -> bool:
+    """Whether the type of 4 bits is named and no option switches it, which is said."""
+    named = next((name for name in said if name.startswith("bnb_4bit")), None)
+    if named is None or any(map(QUANTIZED.fullmatch, said)):
+        return False
+    assumed.append(f"frozen weights are taken to have 4 bits, of which {named} is")
+    return True
 
 
 def is_tuning(setting: Setting) -> bool:

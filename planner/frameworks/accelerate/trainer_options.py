@@ -10,19 +10,20 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from planner.frameworks import training_calls
+from planner.frameworks.accelerate import frozen_bits
 from planner.frameworks.accelerate import trainer_calls as calls
-from planner.frameworks.accelerate.trainer_keys import GRPO_PARTS, PLAIN
+from planner.frameworks.accelerate.frozen_bits import LEFT_OPEN
+from planner.frameworks.accelerate.trainer_keys import GRPO_PARTS, PARTS, PLAIN
 from planner.frameworks.accelerate.tuning import WIDENED
 from planner.frameworks.python.scripts import Script, constants
 from planner.frameworks.python.static_values import Call, Unknown, Value
 from planner.frameworks.read_results import OtherTraining, Unreadable
 
-# How a note ends on what only running decides.
-LEFT_OPEN = "known only at run time"
 # Name, value and line.
 Option = tuple[str, Any, int]
 # Arguments that a plan has: without their values nothing can be planned, or it is said.
 _ASKED = ("per_device_train_batch_size", "gradient_accumulation_steps", "deepspeed", "fsdp")
+_SHARDS = ("deepspeed", "fsdp")  # as if they were not set, which is said
 _SAID = ("gradient_checkpointing", "bf16", "fp16", "optim", "torch_compile", "**",
          "use_liger_kernel", "fsdp_config")  # fmt: skip
 # Arguments of a loss, by which a YAML's reader would know it.
@@ -34,7 +35,7 @@ _LENGTHS = ("max_length", "max_seq_length", "model_max_length", "max_seq_len", "
 _CUTS = ("truncation", "padding")
 _OF_NAMES = (*PLAIN.length, "max_token_length", "max_tokens", "context_length", "ctx_len")
 _NO_CUT = ("generate", "pipeline", "Namespace")
-_WITH_LENGTH = ("SFTConfig", "DPOConfig", "RewardConfig", "SFTTrainer", "DPOTrainer")
+_WITH_LENGTH = (*calls.OF_PAIRS, "SFTConfig", "SFTTrainer", "DPOTrainer")
 _USUAL_LENGTH = 1024
 _MODEL = re.compile(
     r"((base|pretrained|student|policy|llm|lm|hf)_?)?model(_?(name|path|id|checkpoint))?(_or_path)?|"
@@ -42,7 +43,8 @@ _MODEL = re.compile(
 )
 _ADAPTERS = (("r", "lora_r"), ("lora_dropout", "lora_dropout"),
              ("target_modules", "lora_target_modules"),
-             ("modules_to_save", "modules_to_save"))  # fmt: skip
+             ("modules_to_save", "modules_to_save"), ("use_dora", "use_dora"),
+             ("layers_to_transform", "layers_to_transform"))  # fmt: skip
 _PREPARES = (WIDENED, "prepare_model_for_int8_training")
 # Models that are never trained, by their names.
 _NOT_TRAINED = re.compile(r"ref|teacher|reward|judge|embedder", re.IGNORECASE)
@@ -127,6 +129,8 @@ class Options:
     def _refuse(self) -> None:
         """Raises OtherTraining where no plan stands for what is trained."""
         kind, line = self.kind, self.arguments.line
+        if kind in calls.PLAIN:
+            kind = calls.config_of_trainer(self.trainer) or kind
         if calls.PAIRED_OTHERWISE.fullmatch(kind):
             text = f"the loss of {kind} cannot be planned: only sft, dpo and reward"
             raise OtherTraining(text, self.file, line)
@@ -196,7 +200,9 @@ class Options:
     def _open(self, key: str, value: Unknown | Call, line: int) -> Iterator[Option]:
         """What only running decides: asked for if nothing can be planned without it, else said."""
         source = value.source if isinstance(value, Unknown) else f"a call of {value.name}"
-        if key in _ASKED:
+        if key in _SHARDS and "$" not in source:
+            self.notes.append(f"{key} of {self.kind} is {source[:80]}, {LEFT_OPEN}")
+        elif key in _ASKED:
             yield key, source if "$" in source else f"${{{key}}}", line
         elif key in _SAID:
             self.notes.append(f"{key} of {self.kind} is {source[:80]}: {LEFT_OPEN}")
@@ -204,12 +210,10 @@ class Options:
     def _of_class(self) -> Iterator[Option]:
         """The loss of a class, and its own defaults."""
         said, line = self.arguments.kwargs, self.arguments.line
-        trainer = self.trainer.short if self.trainer is not None else ""
-        loss = {"DPO": "dpo", "Reward": "rm"}.get(trainer.removesuffix("Trainer"), "")
-        if self.kind in ("DPOConfig", "RewardConfig"):
-            loss = calls.OF_TRL[self.kind]
-        if loss:
-            yield "stage", loss, line
+        for name in (self.kind, calls.config_of_trainer(self.trainer)):
+            if name in calls.OF_PAIRS:
+                yield "stage", calls.OF_TRL[name], line
+                break
         if self.kind == "SFTConfig" and "use_liger_kernel" not in said:
             yield "chunked_cross_entropy", True, line
         if "gradient_checkpointing" in said:
@@ -284,7 +288,13 @@ class Options:
         return max(cuts)
 
     def _length_of_names(self) -> tuple[Value, int] | None:
-        """A constant or an option that is named as a length is."""
+        """A constant or an option that is named as a length is, or two of the parts of a sample."""
+        named = dict(self._named())
+        for parts in PARTS:
+            if all(isinstance(named.get(one), int) for one in parts):
+                total = sum(named[one] for one in parts)
+                self.notes.append(f"the sequence length is {' + '.join(parts)}: {total}")
+                return total, 1
         for name, value in self._named():
             if name.lower() in _OF_NAMES and isinstance(value, int) and value > 1:
                 self.notes.append(f"the sequence length is {name} of {self.file}: {value}")
@@ -356,7 +366,7 @@ class Options:
     # Adapters.
 
     def _of_adapters(self) -> Iterator[Option]:
-        four, eight = self._bits()
+        four, eight = frozen_bits.of_model(self.model, self.found.quantised, self.notes)
         kind, adapters = "qlora" if four else "lora", self.adapters
         if adapters is None:
             yield from self._of_checkpoint(kind)
@@ -387,14 +397,3 @@ class Options:
         if trained is not None:
             self.notes.append("the adapters trained on are in a checkpoint: a rank of 8 is taken")
             yield "finetuning_type", kind, trained.line
-
-    def _bits(self) -> tuple[bool, bool]:
-        """Whether the frozen weights are stored in four bits, or in eight."""
-        model = self.model
-        stated = model.kwargs.get("quantization_config") if model is not None else None
-        where = [one.kwargs for one in (model, stated) if isinstance(one, Call)]
-        if stated is not None and not isinstance(stated, Call):
-            where += [one.kwargs for one in self.found.quantised]
-        four = any(one.get("load_in_4bit") is True or one.get("bits") == 4 for one in where)
-        eight = any(one.get("load_in_8bit") is True or one.get("bits") == 8 for one in where)
-        return four, eight

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 
-from planner.frameworks import architecture
+from planner.frameworks import architecture, training_calls
 from planner.frameworks.accelerate import swift, tuning
+from planner.frameworks.accelerate.trainer_keys import GRPO_PARTS, PLAIN
 from planner.frameworks.bash import ProgramCall
 from planner.frameworks.given_values import Values
 from planner.frameworks.python.scripts import PYTHON
-from planner.frameworks.read_results import Setting
+from planner.frameworks.read_results import OtherTraining, Setting
 from planner.frameworks.training_calls import TrainingCall
 
 # Adapters of an image encoder.
@@ -27,13 +28,14 @@ DEGREES = re.compile(
     r"(tp|pp|ep|cp|sp|((tensor|pipeline|expert|context|sequence)_)(model_)?parallel)(_size|_degree)?"
 )
 # Options with words of tuning in their names that are read, or are of another part or its files.
-TUNED = ("finetuning_type", "adapter", "freeze_backbone", "lora_weight_path")
+TUNED = ("finetuning_type", "adapter", "freeze_backbone", "lora_weight_path", *tuning.DORA)
 ASIDE = re.compile(
     rf"{OTHER_PART.pattern}|(^|_)(mm|mlp|projector|image|audio|speech|video|connector)(_|$)|lora|peft"
 )
+OF_GRPO = re.compile(r"(^|_)grpo(_|\.|$)")
 GENERATING = re.compile(r"(^|_)(ppo|grpo|rloo|gspo|reinforce|online)(_|$)")
-PAIRED = re.compile(r"(^|_)(dpo|ipo|reward)(_|$|model)")
-PAIRED_OTHERWISE = re.compile(r"(^|_)(kto|orpo|simpo|cpo)(_|$)")
+PAIRED = re.compile(r"(^|_)(?:[a-z]{0,4}(?=dpo))?(dpo|ipo|reward|orpo|simpo|cpo)(_|$|model)")
+PAIRED_OTHERWISE = re.compile(r"(^|_)kto(_|$)")
 
 
 def refuse(values: Values, call: TrainingCall) -> None:
@@ -55,17 +57,46 @@ def refuse(values: Values, call: TrainingCall) -> None:
         values.assume("only the language model is costed, without its image encoder")
 
 
+def is_grpo(values: Values, call: TrainingCall) -> bool:
+    """Whether a program is GRPO's by its name, with the longest prompt or response of TRL's."""
+    name = call.launch.program.text.rsplit("/", 1)[-1].lower()
+    sized = bool(values.settings.keys() & GRPO_PARTS.keys()) and not swift.launches(call.launch)
+    return sized and bool(OF_GRPO.search(name)) and not call.launch.program.file.endswith(PYTHON)
+
+
+def trained_of_grpo(values: Values) -> dict[str, Setting]:
+    """The settings of GRPO's training alone: a sequence is the longest prompt and response."""
+    parts = {key: values.integer(key, default=usual) for key, usual in GRPO_PARTS.items()}
+    values.assume(
+        "only the training of GRPO is read, each sequence as long as the longest prompt and "
+        f"response: {' + '.join(map(str, parts.values()))}"
+    )
+    known = values.settings
+    place = next(known[key] for key in GRPO_PARTS if key in known)
+    left = {
+        key: one
+        for key, one in known.items()
+        if key not in PLAIN.length and not swift.OF_SAMPLES.fullmatch(key)
+    }
+    if "gradient_checkpointing" not in left:
+        values.assume("gradient_checkpointing: not set, True as in TRL's GRPOConfig")
+        usual = {"name": "gradient_checkpointing", "value": "true"}
+        left["gradient_checkpointing"] = place.model_copy(update=usual)
+    length = place.model_copy(update={"name": "max_length", "value": str(sum(parts.values()))})
+    return {**left, "max_length": length}
+
+
 def _refuse_by_name(values: Values, call: TrainingCall, name: str) -> None:
     """Takes the loss from the program's name; raises Unreadable for one that cannot be planned."""
     program = call.launch.program
-    if GENERATING.search(name) or any(key.startswith("actor_model") for key in values.settings):
+    generates = GENERATING.search(name) and not is_grpo(values, call)
+    if generates or any(key.startswith("actor_model") for key in values.settings):
         raise program.unreadable(f"{name} also generates samples: its step cannot be read")
     if PAIRED_OTHERWISE.search(name):
         raise program.unreadable(f"the loss of {name} cannot be planned: only sft, dpo and reward")
     kind = PAIRED.search(name)
     if kind and "stage" not in values.settings:
-        loss = "dpo" if kind[2] == "ipo" else kind[2]  # the same passes, another last formula
-        said = Setting(name="stage", value=loss, file=program.file, line=program.line)
+        said = Setting(name="stage", value=kind[2], file=program.file, line=program.line)
         values.settings = {**values.settings, "stage": said}
 
 
@@ -84,6 +115,14 @@ def _refuse_options(values: Values, call: ProgramCall) -> None:
                 f"{one.name} {one.value or ''}: {call.program.text} runs the Trainer on an engine "
                 "with parallelism of its own, which is not read"
             )
+
+
+def refuse_parts(call: ProgramCall) -> None:
+    """Raises OtherTraining if an option of a call adds parts to the model."""
+    for one in training_calls.options(call.arguments):
+        if ADDS.fullmatch(one.name.lstrip("-")) and tuning.is_on(one):
+            text = f"{one.name} adds parts to the model, which no plan has"
+            raise OtherTraining(text, one.file, one.line)
 
 
 def _says(setting: Setting) -> bool:

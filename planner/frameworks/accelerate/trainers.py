@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from textwrap import dedent
 from typing import Any
 
@@ -26,10 +26,11 @@ from planner.frameworks.accelerate.launch_config import (
 from planner.frameworks.accelerate.settings import ADAM_BY_LISTS, FOREACH, OPTIMIZERS
 from planner.frameworks.accelerate.sharding import half_beside, sharding_of
 from planner.frameworks.accelerate.trainer_keys import GRPO, GRPO_PARTS, NEWER, TRAINERS, Trainer
+from planner.frameworks.accelerate.trainer_losses import PAIRED, loss_of
 from planner.frameworks.given_values import LaunchValues, Values, hints, malformed
 from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.named_models import find, is_encoder, is_open, names_none, of_config
-from planner.frameworks.read_results import Reading, Setting, Unreadable
+from planner.frameworks.read_results import PAIRS_ALONE, Reading, Setting, Unreadable
 from planner.huggingface.export.exporter import config_of
 
 YAML = (".yaml", ".yml")
@@ -53,17 +54,6 @@ OPTIMIZED: dict[str, OptimizerName] = {
     ADAM_BY_LISTS: "adam",
     "muon": "muon",
 }
-# Algorithms that generate their samples, and names of algorithms -> loss of the spec.
-GENERATING = ("ppo", "grpo", "gdpo", "rloo", "ebft")
-# TRL's trainers that generate samples have no key for themselves.
-SAMPLES = ("num_generations", "reward_funcs", "rloo_k", "num_ppo_epochs", "total_episodes")
-LOSSES = {"dpo": "dpo", "rm": "reward", "reward": "reward", "sigmoid": "dpo"}
-TOKENS = ("sft", "pt", "nll", "dft")  # of the next token
-WITHOUT_REFERENCE = ("orpo", "simpo")  # LLaMA-Factory's losses of pairs that are not DPO's
-PAIRED = ("dpo", "reward")  # a sample is two sequences, which go through one pass
-# Keys of TRL's trainings on pairs, and those that name a run.
-OF_PAIRS = ("beta", "max_prompt_length", "max_completion_length", "precompute_ref_log_probs")
-NAMES_OF_RUN = ("output_dir", "hub_model_id", "run_name")
 # The degree that splits sequences: TRL's and v1's, Axolotl's, 360-LLaMA-Factory's and ms-swift's.
 SEQUENCE = ("context_parallel_size", "sequence_parallel_degree", "sequence_parallel_size")
 # FSDP's own recompute, by its key with the prefix and without.
@@ -82,7 +72,7 @@ def trainer_of(files: Mapping[str, str]) -> tuple[Trainer, str] | None:
         if llama_factory_v1.is_one(text):
             return NEWER, name
         keys = set(re.findall(r"^([a-z]\w*):", dedent(text), re.MULTILINE))
-        lengths = keys & {*GRPO.length} or keys >= {*GRPO_PARTS}
+        lengths = keys & {*GRPO.length, *GRPO_PARTS}
         generates = lengths and keys >= {*GRPO.marks, *GRPO.model}
         for one in (GRPO,) if generates else TRAINERS:
             marked = keys & set(one.marks) and keys & set(one.model)
@@ -98,12 +88,15 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     trainer, name = found
     config, given = yaml_files.read(files[name], name), given_with(files)
     settings = (*config.settings(), *overrides(files, name), *given.settings())
-    assumed, tree = config.notes(), config.values
+    assumed, tree = [*config.notes(), *_others(files, name)], config.values
     values = LaunchValues({one.name: one for one in settings}, name, assumed)
     if trainer is NEWER:
         values, tree = llama_factory_v1.translated(settings, tree, files, name, assumed)
     if trainer is GRPO and not values.has(*GRPO.length):
-        parts = [values.integer(key) for key in GRPO_PARTS]
+        for key, usual in GRPO_PARTS.items():
+            if not values.has(key):
+                values.assume(f"{key}: not set, {usual} as in TRL")
+        parts = [values.integer(key, default=usual) for key, usual in GRPO_PARTS.items()]
         total = Setting(name=GRPO.length[0], value=str(sum(parts)), file=name, line=1)
         values.settings = {**values.settings, total.name: total}
     beside = config_beside(files, assumed)
@@ -135,6 +128,15 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         assumed=tuple(assumed),
         written=_is_written(beside, model),
     )
+
+
+def _others(files: Mapping[str, str], name: str) -> Iterator[str]:
+    """What is said of other configurations that a script starts too."""
+    if name == next(iter(files)):
+        return
+    others = [one for one in files if one != name and trainer_of({one: files[one]}) is not None]
+    if others:
+        yield f"of several configurations {name} is read, not {', '.join(others)[:200]}"
 
 
 def _is_written(beside: Values, model: ModelSpec) -> bool:
@@ -210,7 +212,7 @@ def plan_of(
     steps = values.integer("gradient_accumulation_steps", default=1)
     if trainer is NEWER:
         steps = llama_factory_v1.accumulation(values, micro, dp)
-    loss = _loss(values, trainer)
+    loss = loss_of(values, trainer)
     _refuse_tasks(values, trainer)
     tuning.refuse_other_ways(values)
     micro *= 2 if loss in PAIRED else 1
@@ -234,7 +236,7 @@ def plan_of(
         global_batch_size=micro * steps * dp,
         precision=half,
         optimizer=optimizer_of(optimizer),
-        loss=loss,
+        loss="next_token" if loss == PAIRS_ALONE else loss,
         **tuning.types(values, trainer, sharding, half, reduced, adapters),
     )
     plan = ParallelPlan(
@@ -303,44 +305,6 @@ def _is_ulysses(values: Values, trainer: Trainer) -> bool:
     return trainer is NEWER or (values.has("sequence_parallel_size") and mode == "ulysses")
 
 
-def _loss(values: Values, trainer: Trainer) -> Any:
-    """The loss of a step; raises Unreadable if the step also generates samples."""
-    if trainer.generates:
-        values.has(*SAMPLES, *trainer.generates)
-        named = (values.settings.get(key) for key in NAMES_OF_RUN)  # with their variables
-        where = " ".join([values.file, *(str(one.value) for one in named if one)]).lower()
-        if other := re.search(r"rloo|online|ppo|nash|gkd", where):
-            raise values.fault(SAMPLES, f"is of {other[0]}, whose step cannot be read")
-        values.assume("only the training of GRPO is read, each sequence as long as the longest")
-        return "next_token"
-    said = (values.text("stage", "rl", "loss_type") or _by_keys(values)).lower().strip("[]")
-    if said in GENERATING:
-        raise values.fault(
-            ("stage", "rl"), f"{said} also generates samples: its step cannot be read"
-        )
-    pairs = (values.text("pref_loss") or "").lower()
-    if said == "dpo" and pairs in WITHOUT_REFERENCE:
-        raise values.fault(("pref_loss",), f"{pairs} cannot be planned: only sft, dpo and reward")
-    if said not in (*LOSSES, *TOKENS):
-        values.assume(f"{said} is costed as training on the next token")
-    if values.has(*SAMPLES):
-        text = "is of GRPO or its like, which also generates samples: planner rl has it"
-        raise values.fault(SAMPLES, text)
-    return LOSSES.get(said, "next_token")
-
-
-def _by_keys(values: Values) -> str:
-    """The algorithm of TRL's keys where none names it: those of pairs are DPO's, or its kin's."""
-    stated = [key for key in OF_PAIRS if values.has(key)]
-    if "beta" not in stated or len(stated) < 2 or values.has(*SAMPLES):
-        return "sft"
-    where = " ".join([values.file, *(values.text(key) or "" for key in NAMES_OF_RUN)]).lower()
-    if other := re.search(r"orpo|simpo|kto|cpo", where):
-        raise values.fault(("beta",), f"is of {other[0]}, whose loss cannot be planned")
-    values.assume(f"{' and '.join(stated)}: read as DPO")
-    return "dpo"
-
-
 def _refuse_tasks(values: Values, trainer: Trainer) -> None:
     """Raises Unreadable if the trainer does something else in place of training."""
     tasks = [key for key in trainer.tasks if values.has(key)]
@@ -352,6 +316,8 @@ def _refuse_tasks(values: Values, trainer: Trainer) -> None:
 
 def _offloads(values: Values) -> bool:
     """Whether activations go to host memory: by a key of its own, or by Axolotl's older value."""
+    if values.boolean("fsdp_config.activation_cpu_offload"):  # ms-swift's
+        return True
     named = (values.text(key) or "" for key in ("activation_offloading", "gradient_checkpointing"))
     kept, recomputed = (text.lower() for text in named)
     return kept not in tuning.OFF or recomputed.startswith("offload")

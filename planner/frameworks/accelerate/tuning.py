@@ -46,6 +46,10 @@ OTHERWISE = (
     (re.compile(r"use_mca"), "trains by Megatron-Core's adapter"),
     (re.compile(r"teacher_model\w*|kd_\w+"), "distils from another model"),
 )  # fmt: skip
+# Adapters with a magnitude for each output beside, by PEFT's name and Axolotl's.
+DORA = ("use_dora", "peft_use_dora", "lora_use_dora")
+# Layers that alone have adapters, by PEFT's name and Axolotl's.
+SOME_LAYERS = ("layers_to_transform", "peft_layers_to_transform")
 # Parts that are trained whole beside adapters.
 WHOLE_PARTS = ("additional_target", "modules_to_save", "lora_modules_to_save")
 
@@ -123,6 +127,10 @@ def adapters_of(values: Values, trainer: Trainer, tree: dict[str, Any]) -> dict[
     )
     if parts := [key for key in WHOLE_PARTS if values.has(key)]:
         values.assume(f"{parts[0]}: modules that are trained whole beside adapters are not costed")
+    if values.has(*SOME_LAYERS):
+        values.assume(f"{SOME_LAYERS[0]}: adapters in some layers are costed in every layer")
+    if values.boolean(*DORA):
+        values.assume("DoRA is costed as LoRA")
     return {
         "lora_rank": values.integer(trainer.rank, default=trainer.usual_rank),
         "lora_targets": _targets(values, trainer, listed),

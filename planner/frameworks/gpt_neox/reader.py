@@ -115,9 +115,11 @@ def _job(values: Values, files: Mapping[str, str]) -> Job:
         return Job(nodes, total // nodes if nodes and total % nodes == 0 else None, total)
     lines = re.findall(r"^[^\s#]+[ \t]+slots=(\d{1,5})", files.get("hostfile", ""), re.MULTILINE)
     slots = {int(one) for one in lines}
+    each = values.integer("num_gpus", default=0, least=0)  # of a node, for its launcher
     if len(slots) != 1:
-        return Job(nodes, None, None)
-    each = slots.pop()
+        hosts = nodes or 1
+        return Job(hosts, each, hosts * each) if each else Job(nodes, None, None)
+    each = each or slots.pop()
     return Job(len(lines), each, len(lines) * each)
 
 

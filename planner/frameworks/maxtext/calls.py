@@ -21,6 +21,10 @@ _DECIDES = re.compile(
 )
 
 
+# A command in a variable.
+_KEPT = re.compile(r"^ *\w+=\"(python3? [^\"]*axtext[^\"]*)\"", re.MULTILINE | re.IGNORECASE)
+
+
 def calls(files: Mapping[str, str]) -> list[ProgramCall]:
     """The calls of MaxText's training in the first script that has some."""
     return _noted(files)[0]
@@ -37,6 +41,11 @@ def _noted(files: Mapping[str, str]) -> tuple[list[ProgramCall], Sequence[str]]:
             continue
         if found := [one for one in outcome.launches if _CALLED.search(one.program.text)]:
             return found, outcome.notes
+        for kept in _KEPT.finditer(files[name]):  # and handed to a shell
+            lines = "\n" * files[name].count("\n", 0, kept.start(1))
+            inner = evaluate({**files, name: lines + kept[1]}, name)
+            if found := [one for one in inner.launches if _CALLED.search(one.program.text)]:
+                return found, inner.notes
     return [], ()
 
 
@@ -51,7 +60,8 @@ def settings(files: Mapping[str, str], assumed: list[str]) -> tuple[str, tuple[S
     if not found:
         if not configs:
             raise Unreadable(f"there is no YAML (files: {', '.join(files) or 'none'})")
-        if configs[0].endswith(BASE) and (beside := scripts(files)):
+        beside = [one for one in scripts(files) if one == next(iter(files))]
+        if configs[0].endswith(BASE) and beside:
             text = f"{beside[0]} has no call of MaxText's train.py: give the script that trains"
             raise Unreadable(text, beside[0])
         return configs[0], yaml_files.read(files[configs[0]], configs[0]).settings()

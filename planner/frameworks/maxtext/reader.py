@@ -33,16 +33,18 @@ _ALIKE = {
     "minimal_flash": "minimal_with_context", "minimal_with_quantization": "minimal",
     "save_dot_except_mlpwi": "save_dot_except_mlp",
 }  # fmt: skip
-AXES = ("data", "fsdp", "context", "tensor", "tensor_sequence", "expert")
+AXES = ("data", "fsdp", "fsdp_transpose", "context", "tensor", "tensor_sequence", "expert")
 UNREAD_AXES = (
-    "pipeline", "sequence", "fsdp_transpose", "tensor_transpose", "autoregressive",
-    "context_autoregressive",
+    "pipeline", "sequence", "tensor_transpose", "autoregressive", "context_autoregressive",
 )  # fmt: skip
 # Defaults of base.yml.
 DEFAULTS = {
     "base_num_decoder_layers": 16, "base_emb_dim": 2048, "base_mlp_dim": 7168,
     "base_num_query_heads": 16, "base_num_kv_heads": 16, "head_dim": 128, "vocab_size": 32_000,
 }  # fmt: skip
+USUAL_BATCH = 12.0
+# Names of older releases.
+OLDER = dict.fromkeys(("base_num_query_heads", "base_num_kv_heads"), ("base_num_heads",))
 
 
 def recognises(files: Mapping[str, str]) -> bool:
@@ -64,6 +66,9 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     name, stated = settings(files, assumed)
     keys = (*stated, *given.settings())
     values = Values({one.name: one for one in keys}, name, assumed)
+    if "inference" in (values.text("base_config") or ""):
+        raise values.fault(("base_config",), "serves a model: it trains nothing")
+    _refuse_other_trainings(values)
     world = _world(files)
     total = world[0] * world[1] if world[0] and world[1] else accelerators
     sizes = _mesh(values, total)
@@ -141,6 +146,17 @@ def _world(files: Mapping[str, str]) -> tuple[int | None, int | None]:
     return (int(found[1]), int(found[2])) if found else (None, None)
 
 
+def _refuse_other_trainings(values: Values) -> None:
+    """Raises Unreadable for a config of distillation or of reinforcement learning."""
+    for mark, does in (
+        ("teacher_overrides", "distils from another model, which no plan has"),
+        ("loss_algo", "is of reinforcement learning, which also generates samples: planner rl"),
+        ("grpo_beta", "is of reinforcement learning, which also generates samples: planner rl"),
+    ):
+        if any(key.partition(".")[0] == mark for key in values.settings):
+            raise Unreadable(f"{mark}: it {does}", values.file)
+
+
 def _refuse_axes(values: Values) -> None:
     """Raises Unreadable if an axis that is not read has more than one rank."""
     for axis in UNREAD_AXES:
@@ -208,7 +224,7 @@ def _model(values: Values) -> ModelSpec:
     block = values.choice("decoder_block", choices=kinds, default="llama2")
     experts = values.integer("num_experts", default=1)
     fields: dict[str, Any] = {
-        field: values.integer(key, default=DEFAULTS[key])
+        field: values.integer(key, *OLDER.get(key, ()), default=DEFAULTS[key])
         for field, (key, _) in PLAIN.items()
         if key in DEFAULTS
     }
@@ -245,8 +261,13 @@ def _plan(
     values: Values, model: ModelSpec, sizes: dict[str, int]
 ) -> tuple[TrainingSpec, ParallelPlan]:
     tp, cp, ep = sizes["tensor"] * sizes["tensor_sequence"], sizes["context"], sizes["expert"]
-    fsdp, dp = sizes["fsdp"] * ep, sizes["data"] * sizes["fsdp"] * ep
-    micro = max(round(values.number("per_device_batch_size") * tp * cp), 1)
+    # Both axes of FSDP split the batch, and the weights: the second along another dimension.
+    fsdp = sizes["fsdp"] * sizes["fsdp_transpose"] * ep
+    dp = sizes["data"] * fsdp
+    if not values.has("per_device_batch_size"):
+        values.assume(f"per_device_batch_size: not set, {USUAL_BATCH:g} as in base.yml")
+    each = values.number("per_device_batch_size", default=USUAL_BATCH)
+    micro = max(round(each * tp * cp), 1)
     steps = values.integer("gradient_accumulation_steps", default=1)
     sharded = fsdp * cp > 1
     by_data = values.boolean("shard_optimizer_over_data")

@@ -68,6 +68,7 @@ def translated(
     if packing is None or packing.text.lower() != "true":
         notes.append(f"every sample is assumed to be as long as --max_length, {length.text} tokens")
     said.pop("model", None)
+    _freeze(said, notes)
     usual = DEFAULTS | (EXPERTS if model.moe is not None else {})
     words = {name: Argument(text, program.file, program.line) for name, text in usual.items()}
     words["seq_length"] = length
@@ -86,6 +87,15 @@ def translated(
     architecture.refuse(left)
     call = replace(launch, arguments=tuple(printed_arguments.words_of(words, known)))
     return TranslatedLaunch(call, model, _world(launch), tuple(notes), tuple(left), training)
+
+
+def _freeze(said: dict[str, Argument], notes: list[str]) -> None:
+    """Takes out what freezes parts around the language model, or leaves that as it is."""
+    frozen = [said.pop(name) for name in ("freeze_vit", "freeze_aligner") if name in said]
+    if frozen:
+        notes.append("only the language model is costed, without its image encoder")
+    if "freeze_llm" in said and said["freeze_llm"].text.lower() == "false":
+        said.pop("freeze_llm")
 
 
 def _tuned(said: dict[str, Argument]) -> Iterator[str]:

@@ -50,9 +50,10 @@ _ITS_OWN = re.compile(r"(^|[./])(train_)?(sft|dpo|rm|kto|kd|prm|ppo(_ray)?)(_\w+
 
 
 def launches(call: ProgramCall) -> bool:
-    """Whether a call has these options."""
+    """Whether a call has these options; its own programs need not say their micro-batch."""
     said = {word.text.partition("=")[0] for word in call.arguments}
-    return {MARK, "--pretrain"} <= said
+    own = "openrlhf" in call.program.text and is_its_own(call)
+    return "--pretrain" in said and (own or MARK in said)
 
 
 def loss_of(call: ProgramCall) -> str:

@@ -52,7 +52,7 @@ def launches(call: ProgramCall) -> bool:
 
 def recognises(files: Mapping[str, str]) -> bool:
     """Whether some script starts one."""
-    hints = (MARK, flat_options.MARK, grouped_options.MARK)
+    hints = (MARK, flat_options.MARK, grouped_options.MARK, "--pretrain")
     return training_calls.training_call_if_any(files, hints, launches, TITLE) is not None
 
 

@@ -21,12 +21,16 @@ _NAME = re.compile(r"--?[A-Za-z][\w-]*")
 
 
 class Options:
-    """The words of a command line, and what a script's parsers make of them."""
+    """The words of a command line, and what a script's parsers make of them.
+
+    are_parsed: whether some parser was asked for them.
+    """
 
     def __init__(self, files: Mapping[str, str], arguments: Sequence[str]) -> None:
         self.files, self.said = files, dict(_pairs(arguments))
         self.rows: dict[int, dict[str, Value]] = {}
         self.declared: dict[int, list[Call]] = {}
+        self.are_parsed = False
 
     @property
     def plain(self) -> dict[str, Value]:
@@ -68,6 +72,7 @@ class Options:
 
     def parsed(self, parser: Call, call: Call, rows: dict[str, Value]) -> Value:
         """What a parser returns."""
+        self.are_parsed = True
         kinds = parser.args[0] if parser.args else parser.kwargs.get("dataclass_types")
         if kinds is None or isinstance(kinds, str):
             self._abbreviated(parser, rows)

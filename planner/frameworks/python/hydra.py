@@ -56,6 +56,15 @@ def in_groups(words: Sequence[str], folder: str = "") -> Iterator[str]:
             yield word.lstrip("+").replace("=", "/") + ".yaml"
 
 
+def composed(files: Mapping[str, str], name: str) -> dict[str, Any]:
+    """The keys of a YAML and of the files that its defaults list names; raises Unreadable."""
+    own = yaml_files.read(files[name], name).values
+    if not isinstance(own.get("defaults"), list):
+        return dict(own)
+    tree = Composition(files, ()).composed(name.rpartition(".")[0], "", 0)
+    return {key: _resolved(one, tree, 0) for key, one in tree.items()}
+
+
 class Composition:
     """The configuration of a program among the files for the words of its command line."""
 

@@ -9,7 +9,7 @@ from planner.frameworks import yaml_files
 from planner.frameworks.config_files import json_value
 from planner.frameworks.python import hydra
 from planner.frameworks.python.command_lines import Options
-from planner.frameworks.python.static_values import Call, Function, Unknown, Value
+from planner.frameworks.python.static_values import Call, Function, Instance, Unknown, Value
 from planner.frameworks.python.texts import SOME_FOLDER, joined_path
 from planner.frameworks.read_results import Unreadable
 
@@ -31,6 +31,7 @@ _MOST_NAMED = 20
 _SAME = ("Path", "pathlib.Path", "os.path.expanduser", "os.path.abspath", "os.path.expandvars",
          "OmegaConf.to_container", "omegaconf.OmegaConf.to_container", "OmegaConf.create",
          "omegaconf.OmegaConf.create", "str")  # fmt: skip
+_EXIST = ("os.path.exists", "os.path.isfile")
 _LOADS = ("safe_load", "full_load", "load", "loads")
 _OF_FILES = ("yaml", "json", "toml", "tomllib", "safe_load")
 _OPENS = ("OmegaConf.load", "omegaconf.OmegaConf.load")
@@ -47,9 +48,13 @@ class Library:
     """The values of calls of libraries, for one command line, environment and set of files.
 
     Raises Unreadable where a call opens a document that breaks at some place.
-    missing: the documents that are opened and not among the files; defaulted: the variables of
-    the environment that are not known, whose defaults are taken; filled: the classes of objects
-    whose fields are set by names that are not known.
+    missing: the documents that are opened and not among the files; taken: those that stand for one
+    whose name is not known; filled_by_default: the classes of objects that functions are given;
+    defaulted: the variables of
+    the environment that are not known, whose defaults are taken; unset: the keys of configurations
+    that are not known, likewise; filled: the classes of objects
+    whose fields are set by names that are not known; cells_left_out: where cells of a notebook
+    begin that cannot be followed.
     """
 
     def __init__(
@@ -59,15 +64,29 @@ class Library:
         self.options = Options(files, arguments)
         self.missing: dict[str, None] = {}
         self.defaulted: dict[str, None] = {}
+        self.taken: dict[str, None] = {}
+        self.filled_by_default: dict[str, None] = {}
+        self.unset: dict[str, None] = {}
         self.filled: dict[str, None] = {}
+        self.cells_left_out: list[str] = []
 
     @property
     def notes(self) -> Iterator[str]:
-        """A sentence on the variables that have their defaults."""
-        named = [one for one in self.defaulted if not _OF_PROCESS.search(one)]
-        if named:
-            names = ", ".join(named[:_MOST_NAMED])
-            yield f"variables that the environment could set have their defaults: {names}"
+        """A sentence on the variables and the keys that have their defaults."""
+        for what, kept in (
+            ("variables that the environment could set", self.defaulted),
+            ("keys that a configuration could set", self.unset),
+        ):
+            named = [one for one in kept if not _OF_PROCESS.search(one.upper())]
+            if named:
+                yield f"{what} have their defaults: {', '.join(named[:_MOST_NAMED])}"
+        for name in self.filled_by_default:
+            yield f"an object of {name} that a function is given is taken to have its defaults"
+        for name in self.taken:
+            yield f"{name} is taken to be the configuration that the program opens"
+        if self.cells_left_out:
+            places = ", ".join(self.cells_left_out[:_MOST_NAMED])
+            yield f"cells that are no Python are left out: {places}"
         for name in self.filled:
             yield f"fields of {name} have their defaults: which of them setattr sets is not known"
 
@@ -90,6 +109,15 @@ class Library:
         known = call.kwargs.get("fn_kwargs")
         return known if isinstance(known, dict) else {}
 
+    def usual(self, call: Call, args: Sequence[Value]) -> Value:
+        """The plain default that a look-up has for a key of what is not known; None without one."""
+        key, usual = (*args, None, None)[:2]
+        usual = call.kwargs.get("default", usual)
+        if not isinstance(key, str) or not isinstance(usual, str | int | float) or usual == "":
+            return None
+        self.unset[key] = None
+        return usual
+
     def value(self, call: Call) -> Value:
         """What a call stands for; the call itself where that is not known."""
         if isinstance(call.owner, Call):
@@ -99,13 +127,30 @@ class Library:
             return _MACHINE[name]
         if name in _ENVIRONMENT and isinstance(first, str):
             return self._variable(first, call)
-        if name in _SAME and isinstance(first, str | dict | list) and len(call.args) == 1:
-            return first
-        if name == "os.path.join" and call.args and isinstance(call.args[-1], str):
-            return joined_path(*(o if isinstance(o, str) else SOME_FOLDER for o in call.args))
+        if (path := self._of_path(name, call, first)) is not None:
+            return path
         if name in _FIELDS:
             return _field(call)
+        if name == "getattr" and isinstance(first, Unknown | dict) and len(call.args) > 2:
+            return self._attribute(call, first)
         return self._of_document(name, call, first)
+
+    def _of_path(self, name: str, call: Call, first: Value) -> Value:
+        """What a call on a path stands for, which may be handed back as it is; None for others."""
+        if name in _SAME and isinstance(first, str | dict | list) and len(call.args) == 1:
+            return first
+        if name in _EXIST and isinstance(first, str) and self._is_document(first):
+            return True
+        if name == "os.path.join" and call.args and isinstance(call.args[-1], str):
+            return joined_path(*(o if isinstance(o, str) else SOME_FOLDER for o in call.args))
+        return None
+
+    def _attribute(self, call: Call, first: Unknown | dict[Value, Value]) -> Value:
+        """What getattr with a default stands for, of a mapping or of what is not known."""
+        if isinstance(first, dict):
+            return first.get(call.args[1], call.args[2])
+        usual = self.usual(call, call.args[1:])
+        return call if usual is None else usual
 
     def _variable(self, name: str, call: Call) -> Value:
         """The value of an environment variable, or the default that a call has for it."""
@@ -118,6 +163,8 @@ class Library:
 
     def _of_document(self, name: str, call: Call, first: Value) -> Value:
         """The document that yaml.safe_load, json.load and their like read."""
+        if isinstance(first, Call) and first.name == "read":  # of a file's text
+            first = first.owner
         opened = isinstance(first, Call) and first.short == "open"
         if name.rsplit(".", 1)[-1] in _LOADS and name.startswith(_OF_FILES) and opened:
             return self._document(next(iter(first.args), None), call)
@@ -138,6 +185,8 @@ class Library:
         if not last:
             given = [one for one in self.files if one.endswith(_CONFIGURATIONS)]
             last = given[0].rsplit("/", 1)[-1] if len(given) == 1 else ""
+            if last:
+                self.taken[last] = None
         name = next((one for one in self.files if one.rsplit("/", 1)[-1] == last), None)
         if not last or name is None:
             if isinstance(path, str):
@@ -160,6 +209,8 @@ def _of_objects(name: str, call: Call, first: Value) -> Value:
     if name in ("vars", "asdict", "dataclasses.asdict"):
         return dict(first.kwargs)
     key, usual = (*call.args[1:], None, None)[:2]
+    if name == "hasattr" and isinstance(key, str) and isinstance(first, Instance):
+        return key in first.kwargs
     if name == "setattr" and isinstance(key, str):
         first.set(key, usual, call.line)
     if name == "getattr" and isinstance(key, str):

@@ -13,6 +13,10 @@ from planner.frameworks.python.expressions import MAX_ITEMS
 from planner.frameworks.python.static_evaluation import MAX_DEPTH, Program, Return
 from planner.frameworks.python.static_values import Call, Class, Function, Instance, Unknown, Value
 
+# How often a function may stand inside itself, as one that walks through a configuration does.
+_MOST_INSIDE = 4
+_TYPES = {"str": str, "int": int, "float": float, "bool": bool, "list": list, "tuple": tuple,
+          "dict": dict, "Mapping": dict, "DictConfig": dict, "ListConfig": list}  # fmt: skip
 _PROPERTIES = {"property", "cached_property", "functools.cached_property"}
 
 
@@ -80,6 +84,9 @@ class Objects(Program):
         made = Instance(kind.name, call.line, kwargs=dict(kind.attributes), kind=kind)
         if (start := kind.methods.get("__init__")) is not None:
             self.run(Function(start.node, start.scope, made), list(call.args), call.kwargs)
+            if kind.bases:  # a library's __init__ takes what is handed on to it
+                made.args = made.args or call.args
+                made.kwargs = {**call.kwargs, **made.kwargs}
             return made
         made.kwargs.update(zip(kind.attributes, call.args, strict=False))
         made.kwargs |= call.kwargs
@@ -89,10 +96,10 @@ class Objects(Program):
         return made
 
     def run(self, function: Function, args: list[Value], kwargs: Mapping[str, Value]) -> Value:
-        """The return value of a function; unknown where it calls itself."""
+        """The return value of a function; unknown where it calls itself too often."""
         node = function.node
         self.reached.add(id(node))
-        if node in self.active or len(self.active) >= MAX_DEPTH // 2:
+        if self.active.count(node) >= _MOST_INSIDE or len(self.active) >= MAX_DEPTH // 2:
             return Unknown(node.name, node.lineno)
         static = "staticmethod" in _decorators(node)
         bound = [] if function.bound is None or static else [function.bound]
@@ -197,6 +204,8 @@ class Objects(Program):
         if (made := texts.of_iterables(name, call)) is not None:
             self.charge(node, len(made))
             return made
+        if name == "isinstance" and (known := _is_of(node, call)) is not None:
+            return known
         if name == "dict" and len(call.args) == 1 and isinstance(call.args[0], dict):
             return {**call.args[0], **call.kwargs}
         return super().by_name(node, call, name, scope)
@@ -226,6 +235,17 @@ class Objects(Program):
             if word.arg is None and not isinstance(self.value(word.value, scope), dict):
                 call.set("**", self.unknown(word.value), node.lineno)
         return call
+
+
+def _is_of(node: ast.Call, call: Call) -> bool | None:
+    """Whether a known plain value has one of these plain types; None where that is not known."""
+    if len(node.args) != 2 or isinstance(call.args[0], Unknown | Call | Class | Function):
+        return None
+    asked = node.args[1].elts if isinstance(node.args[1], ast.Tuple) else [node.args[1]]
+    names = [ast.unparse(one).rpartition(".")[2] for one in asked]
+    if not all(one in _TYPES for one in names):
+        return None
+    return isinstance(call.args[0], tuple(_TYPES[one] for one in names))
 
 
 def _decorators(node: ast.FunctionDef) -> set[str]:

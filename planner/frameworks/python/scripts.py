@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from planner.frameworks.python import hydra
 from planner.frameworks.python.library import Library
-from planner.frameworks.python.notebooks import cells
+from planner.frameworks.python.notebooks import cells, is_python, of_cells
 from planner.frameworks.python.objects import Objects
 from planner.frameworks.python.static_values import (
     Call,
@@ -29,14 +29,16 @@ from planner.frameworks.read_results import Unreadable
 PYTHON = (".py", ".ipynb")
 MAX_ROUNDS = 16  # of a loop
 MAX_MODULES = 16
+_MOST_WORDS = 80
 # Functions that are likely to be what is called, first.
 _STARTS = ("main", "train", "run", "run_training", "finetune", "fine_tune", "train_model")
 
 
 class Frozen(NamedTuple):
-    """Weights that a script freezes itself: whose they are, and where it says so how."""
+    """Weights that a script freezes itself: whose they are, in its words too, and where."""
 
     owner: Value
+    whose: str
     says: str
     file: str
     line: int
@@ -64,6 +66,7 @@ class Script(Objects):
         self.reached: set[int] = set() if parent is None else parent.reached
         self.chained: set[int] = set()
         self.loops: list[Value] = [] if parent is None else parent.loops
+        self.walks: list[str] = [] if parent is None else parent.walks
         self.frozen: list[Frozen] = [] if parent is None else parent.frozen
         self.known = Library(files, arguments, environment or {})
         if parent is not None:
@@ -75,13 +78,51 @@ class Script(Objects):
     def parsed(self, text: str) -> ast.Module:
         """The statements, those of a notebook with the lines of its file."""
         if not self.file.endswith(".ipynb"):
-            return ast.parse(text)
-        code, lines = cells(text)
+            return ast.parse(text if is_python(text) else of_cells(text))
+        code, lines, left_out = cells(text)
         tree = ast.parse(code)
+        self.known.cells_left_out += [f"{self.file}:{line}" for line in left_out]
         for node in ast.walk(tree):
             if isinstance(node, ast.expr | ast.stmt):
                 node.lineno = lines[node.lineno - 1]
         return tree
+
+    def arguments(
+        self,
+        function: ast.FunctionDef,
+        args: list[Value],
+        kwargs: dict[str, Value],
+        outer: dict[str, Value],
+    ) -> dict[str, Value]:
+        """As of any function; an unknown object of a class that is known has its defaults."""
+        scope = super().arguments(function, args, kwargs, outer)
+        for one in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs):
+            kind = self._annotated(one) if isinstance(scope[one.arg], Unknown) else None
+            if kind is not None and any(map(_is_plain, kind.attributes.values())):
+                scope[one.arg] = self.construct(kind, Call(kind.name, one.lineno))
+                self.known.filled_by_default[kind.name] = None
+        return scope
+
+    def _annotated(self, one: ast.arg) -> Class | None:
+        """The class of the files that a parameter is annotated with."""
+        node = one.annotation
+        if isinstance(node, ast.BinOp):  # Config | None
+            node = node.left
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node = ast.Name(node.value)
+        found = self.globals.get(node.id) if isinstance(node, ast.Name) else None
+        return found if isinstance(found, Class) else None
+
+    def method(self, node: ast.Call, call: Call, owner: Value, name: str) -> Value:
+        """As of any object; of a configuration that is not known, the default of a key."""
+        if isinstance(owner, str) and name in ("exists", "is_file"):  # a path
+            call.name, call.args = "os.path.exists", (owner,)
+            return self.known.value(call)
+        if isinstance(owner, Unknown) and name == "get":
+            usual = self.known.usual(call, call.args)
+            if usual is not None:
+                return usual
+        return super().method(node, call, owner, name)
 
     def run(self, function: Function, args: list[Value], kwargs: Mapping[str, Value]) -> Value:
         """As of any function; one of hydra.main, click or typer is given what the words say."""
@@ -125,9 +166,10 @@ class Script(Objects):
     def observed(self, call: Call) -> Value:
         """The value of a call of a library, after the functions that it is handed."""
         if call.short == "requires_grad_" and call.args == (False,):
-            self.frozen.append(
-                Frozen(call.owner or call, f"{call.short}(False)", self.file, call.line)
-            )
+            known = isinstance(call.owner, Call) or not self.loops
+            owner = (call.owner if known else self._walked()) or call
+            says = f"{call.short}(False)"
+            self.frozen.append(Frozen(owner, self._words(), says, self.file, call.line))
         for one in (*call.args, *call.kwargs.values()):
             if isinstance(one, Function) and id(one.node) not in self.reached:
                 config = call.kwargs.get("train_loop_config")  # Ray Train's, of its workers
@@ -150,10 +192,12 @@ class Script(Objects):
             case ast.For(target=target, iter=items, body=body):
                 found = self.value(items, scope)
                 self.loops.append(found)
+                self.walks.append(ast.unparse(items)[:_MOST_WORDS])
                 for one in self._rounds(found, items):
                     self.assign(target, one, scope)
                     self.body(body, scope)
                 self.loops.pop()
+                self.walks.pop()
             case ast.Expr(value=ast.Call() | ast.Await() as value):
                 self._effect(value, scope)
             case ast.AnnAssign(value=None) | ast.Global() | ast.Nonlocal() | ast.Delete():
@@ -238,9 +282,18 @@ class Script(Objects):
 
     def _froze(self, owner: Value, node: ast.expr) -> None:
         """Keeps whose weights are frozen: the model of the loop over them, where there is one."""
+        whose = self._walked() or owner
+        says = ast.unparse(node)
+        self.frozen.append(Frozen(whose, self._words(), says, self.file, node.lineno))
+
+    def _words(self) -> str:
+        """What the innermost loop walks through, in the script's words."""
+        return self.walks[-1] if self.walks else ""
+
+    def _walked(self) -> Value:
+        """Whose weights the innermost loop over some walks through; None without one."""
         walked = next((one for one in reversed(self.loops) if isinstance(one, Call)), None)
-        whose = walked.owner or walked if walked is not None else owner
-        self.frozen.append(Frozen(whose, ast.unparse(node), self.file, node.lineno))
+        return None if walked is None else walked.owner or walked
 
     # Modules beside the script.
 
@@ -274,6 +327,10 @@ class Script(Objects):
             except Unreadable as error:
                 self.note(ast.Pass(lineno=error.line), f"{name} cannot be followed: {error.text}")
         return self.modules.get(name)
+
+
+def _is_plain(value: Value) -> bool:
+    return isinstance(value, str | int | float)
 
 
 def _stops(node: ast.Assign) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from planner.frameworks.python.expressions import MAX_ITEMS, Expressions
 from planner.frameworks.python.static_values import Call, Library, Unknown, Value
-from planner.frameworks.read_results import Unreadable
+from planner.frameworks.read_results import OtherTraining, Unreadable
 
 MAX_TEXT = 1 << 20
 MAX_DEPTH = 60
@@ -54,8 +54,9 @@ class Program(Expressions):
         except SyntaxError as error:
             raise Unreadable(f"no Python: {error.msg}", file, error.lineno or 0) from None
         except (RecursionError, MemoryError, ValueError) as error:
-            if isinstance(error, Unreadable) and error.file not in ("", file):
-                raise  # a file that the script opens
+            known = isinstance(error, OtherTraining)
+            if known or (isinstance(error, Unreadable) and error.file not in ("", file)):
+                raise  # of what the script trains, or of a file that it opens
             raise Unreadable(f"no Python that can be followed: {error}", file) from None
 
     def parsed(self, text: str) -> ast.Module:

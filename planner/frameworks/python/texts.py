@@ -28,6 +28,8 @@ def method(owner: str | dict[Any, Value] | list[Value], name: str, call: Call) -
         return _of_mapping(owner, name, call)
     if isinstance(owner, list):
         return list(owner) if name == "copy" else None
+    if name in ("open", "read_text"):  # of a path
+        return Call("open", call.line, args=(owner,))
     if name == "join" and call.args and isinstance(call.args[0], list | tuple):
         return _joined(owner, call.args[0])
     if name not in _OF_TEXT or not all(isinstance(one, str | int) for one in call.args):

@@ -135,7 +135,10 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
 
 
 def _refuse_generation(settings: Iterable[Setting], name: str) -> None:
-    """Raises Unreadable for a config without an optimizer."""
+    """Raises Unreadable for a config of RL's, or without an optimizer."""
+    if any(one.name.startswith("policy_model.") for one in settings):
+        text = "is of reinforcement learning, which also generates samples: planner rl has its step"
+        raise Unreadable(f"policy_model {text}", name)
     if not any(one.name.startswith("optimizer.") for one in settings):
         raise Unreadable("has no optimizer: it generates or evaluates, and trains nothing", name)
 

@@ -6,7 +6,7 @@ What a script leaves open is as in Unsloth 2026.10.9: loader.py, llama.py and rl
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -17,23 +17,37 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import training_calls
 from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.settings import ADAM_BY_LISTS
+from planner.frameworks.accelerate.trainer_calls import config_of_trainer, is_trainer
 from planner.frameworks.accelerate.trainer_keys import GRPO, GRPO_PARTS, kept_in
 from planner.frameworks.accelerate.trainers import optimizer_of
 from planner.frameworks.bash import ProgramCall, evaluate
 from planner.frameworks.given_values import DEGREE, Values, malformed
 from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.named_models import find, of_config
+from planner.frameworks.python.loaders import by_unsloth
 from planner.frameworks.python.scripts import PYTHON, Script
 from planner.frameworks.python.static_values import Call, Unknown
-from planner.frameworks.read_results import Reading, Setting, Unreadable
+from planner.frameworks.read_results import (
+    COSTED_AS_TWICE,
+    PAIRS_ALONE,
+    OtherTraining,
+    Reading,
+    Setting,
+    Unreadable,
+)
 from planner.frameworks.unsloth.rules import LEAST_OFFLOADED
 from planner.frameworks.unsloth.settings import ADAPT, ARGUMENTS, CHECKPOINTS, LOAD
 
 # Configurations of trainers of the next token, whose arguments are named alike.
 GENERATES = "GRPOConfig"
-CONFIGS = (ARGUMENTS, "TrainingArguments", "UnslothTrainingArguments", GENERATES)
-OTHERS = re.compile(r"(?:DPO|ORPO|KTO|CPO|PPO|RLOO|Reward|GKD)Config")
-USUAL_LENGTH, USUAL_RANK = 2048, 16
+# Those of pairs, whose logits are whole -> the loss.
+PAIRED = {"DPOConfig": "dpo", "ORPOConfig": PAIRS_ALONE, "CPOConfig": PAIRS_ALONE}
+CONFIGS = (ARGUMENTS, "TrainingArguments", "UnslothTrainingArguments", GENERATES, *PAIRED)
+OTHERS = re.compile(r"(?:KTO|PPO|RLOO|Reward|GKD)Config")
+# The length of a sequence, which older releases of TRL hand the trainer itself.
+LENGTHS = ("max_length", "max_seq_length")
+MICRO = f"{ARGUMENTS}.per_device_train_batch_size"
+USUAL_LENGTH, USUAL_PAIR, USUAL_RANK = 2048, 1024, 16
 # Micro-batch, accumulation and optimizer where a configuration is silent: of TRL's class, which
 # Unsloth replaces by its own, and of transformers' TrainingArguments.
 USUAL, OF_TRANSFORMERS = (4, 2, "adamw_8bit"), (8, 1, "adamw_torch_fused")
@@ -71,7 +85,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     start = training_calls.start_of(files, name)
     alone = start is None and training_calls.left_by(files[name])
     nodes, world = (1, 1) if alone else _ranks(start, accelerators, assumed)
-    calls = _calls(files, name, start, world, assumed)
+    calls, loss = _calls(files, name, start, world, assumed)
     said = {one.name: one for one in _settings(calls, name)}
     said |= {_of_call(one.name, said): one for one in given.settings()}
     values = Values(said, name, assumed)
@@ -80,7 +94,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     own = calls[ARGUMENTS].short != "TrainingArguments"
     try:
         usual = USUAL if own else OF_TRANSFORMERS
-        training, plan = _plan(values, model, world, usual, calls[ARGUMENTS])
+        training, plan = _plan(values, model, world, usual, calls[ARGUMENTS], loss)
     except ValidationError as error:
         raise malformed(error, name) from None
     asked = values.asked - said.keys() - IDLE
@@ -96,13 +110,14 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         settings=tuple(said.values()),
         unread=tuple(one for key, one in said.items() if key not in values.asked),
         assumed=tuple(assumed),
+        written=loss == "next_token",
     )
 
 
 def _script(files: Mapping[str, str]) -> str | None:
     """The script that loads a model, or the launch itself where a module of it does."""
     scripts = [name for name in files if name.endswith(PYTHON)]
-    loads = [one for one in scripts if _USED.search(files[one])]
+    loads = [one for one in scripts if _USED.search(files[one]) and by_unsloth(files, one)]
     first = next(iter(files), "")
     if loads and first in scripts:
         return first
@@ -116,20 +131,19 @@ def _calls(
     start: ProgramCall | None,
     world: int,
     assumed: list[str],
-) -> dict[str, Call]:
-    """The calls that decide the run, by LOAD, ADAPT and ARGUMENTS.
+) -> tuple[dict[str, Call], str]:
+    """The calls that decide the run, by LOAD, ADAPT and ARGUMENTS, and its loss.
 
     start: what starts the script, in so many processes.
     """
     found: dict[str, Call] = {}
+    trainers: list[Call] = []
 
     def seen(call: Call) -> None:
         kind = call.name.rsplit(".", 1)[-1]
-        if OTHERS.fullmatch(kind):
-            raise Unreadable(
-                f"{kind}: only training on the next token can be read", name, call.line
-            )
-        kind = ARGUMENTS if kind in CONFIGS else kind
+        if is_trainer(call):
+            trainers.append(call)
+        kind = ARGUMENTS if kind in CONFIGS or OTHERS.fullmatch(kind) else kind
         if kind == LOAD and not _OF_MODELS.search(call.name):
             return
         if kind == LOAD and call.args:
@@ -151,7 +165,29 @@ def _calls(
                 "" if ARGUMENTS in found else ", nor one of a trainer: give the script that trains"
             )
             raise Unreadable(f"no call of {kind} is reached{idle}", name)
-    return found
+    for one in trainers[-1:]:
+        _hand_length(one, found[ARGUMENTS])
+    return found, _loss(trainers, found[ARGUMENTS], name)
+
+
+def _hand_length(trainer: Call, arguments: Call) -> None:
+    """Gives the arguments the length that only the trainer is given."""
+    for key in LENGTHS:
+        said = trainer.kwargs.get(key)
+        if isinstance(said, int) and not arguments.kwargs.keys() & {*LENGTHS}:
+            arguments.set(key, said, trainer.line)
+
+
+def _loss(trainers: Sequence[Call], arguments: Call, file: str) -> str:
+    """The loss by the class of the last trainer, else of its arguments; raises OtherTraining."""
+    names = [config_of_trainer(one) for one in trainers[-1:]]
+    for name in (*names, arguments.short):
+        if OTHERS.fullmatch(name):
+            text = f"{name}: only training on tokens and by DPO or its like can be read"
+            raise OtherTraining(text, file, arguments.line)
+        if name in PAIRED:
+            return PAIRED[name]
+    return "next_token"
 
 
 def _settings(calls: Mapping[str, Call], file: str) -> Iterator[Setting]:
@@ -253,22 +289,21 @@ def _ranks(
 
 
 def _plan(
-    values: Values, model: ModelSpec, world: int, usual: tuple[int, int, str], arguments: Call
+    values: Values,
+    model: ModelSpec,
+    world: int,
+    usual: tuple[int, int, str],
+    arguments: Call,
+    loss: str,
 ) -> tuple[TrainingSpec, ParallelPlan]:
-    length = values.integer(
-        f"{ARGUMENTS}.max_length", f"{ARGUMENTS}.max_seq_length", f"{LOAD}.max_seq_length",
-        default=USUAL_LENGTH,
-    )  # fmt: skip
-    micro = values.integer(f"{ARGUMENTS}.per_device_train_batch_size", default=usual[0])
+    length, micro = _length(values, loss), values.integer(MICRO, default=usual[0])
     steps = values.integer(f"{ARGUMENTS}.gradient_accumulation_steps", default=usual[1])
     if arguments.short == GENERATES:
-        length = min(length, _longest(arguments.kwargs, length))
-        samples = values.integer(f"{ARGUMENTS}.num_generations", default=8)
-        micro = micro if micro * steps * world % samples == 0 else samples  # rl.py
-        values.has(*(f"{ARGUMENTS}.{key}" for key in (*GRPO_PARTS, *GRPO.generates)))
-        values.assume(
-            f"only the training of GRPO is read, each sequence as long as {length} tokens"
-        )
+        length, micro = _trained_of_grpo(values, arguments, length, micro, steps * world)
+    if loss != "next_token":
+        micro *= 2
+    if loss == PAIRS_ALONE:
+        values.assume(f"{arguments.short}: {COSTED_AS_TWICE}")
     values.has(*IDLE)
     half = "fp16" if values.boolean(f"{ARGUMENTS}.fp16") else "bf16"
     word = values.text(f"{ADAPT}.{CHECKPOINTS}", f"{LOAD}.{CHECKPOINTS}") or "unsloth"
@@ -281,6 +316,7 @@ def _plan(
         global_batch_size=micro * steps * world,
         precision=half,
         optimizer=optimizer_of(optimizer),
+        loss="dpo" if loss == "dpo" else "next_token",
         **_weights(values, half),
     )
     plan = ParallelPlan(
@@ -290,11 +326,32 @@ def _plan(
         recompute_num_layers=model.num_layers if full else 0,
         offload_activations=word == "unsloth" and length >= LEAST_OFFLOADED,
         attention_kernel="flash2",
-        cross_entropy="chunked",
+        cross_entropy="chunked" if loss == "next_token" else "unfused",
         runtime="unsloth",
         zero_stage=0,
     )
     return training, plan
+
+
+def _length(values: Values, loss: str) -> int:
+    """The longest sequence, of pairs by the arguments alone."""
+    names = [f"{ARGUMENTS}.{key}" for key in LENGTHS]
+    if loss != "next_token" and not values.has(*names):
+        values.assume(f"max_length: not set, {USUAL_PAIR} as in TRL")
+        return USUAL_PAIR
+    return values.integer(*names, f"{LOAD}.max_seq_length", default=USUAL_LENGTH)
+
+
+def _trained_of_grpo(
+    values: Values, arguments: Call, length: int, micro: int, times: int
+) -> tuple[int, int]:
+    """The length and the micro-batch of GRPO's training, so many times a step."""
+    length = min(length, _longest(arguments.kwargs, length))
+    samples = values.integer(f"{ARGUMENTS}.num_generations", default=8)
+    micro = micro if micro * times % samples == 0 else samples  # rl.py
+    values.has(*(f"{ARGUMENTS}.{key}" for key in (*GRPO_PARTS, *GRPO.generates)))
+    values.assume(f"only the training of GRPO is read, each sequence as long as {length} tokens")
+    return length, micro
 
 
 def _longest(said: Mapping[str, Any], longest: int) -> int:

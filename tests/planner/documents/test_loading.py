@@ -171,3 +171,19 @@ def test_plain_takes_python_data() -> None:
         with pytest.raises(RequestError) as caught:
             plain(value)
         assert caught.value.problems[0].code == code
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a: !!float 1e-6\n", 1e-6),
+        ("a: !!float 3\n", 3.0),
+        ("a: !!int 8\n", 8),
+        ("a: !!bool true\n", True),
+        ("a: !!str 010\n", "010"),
+        ('a: !!float "2.5"\n', 2.5),
+    ],
+)
+def test_tags_that_say_what_a_plain_value_is(text: str, value: object) -> None:
+    found = parse_text(text)["a"]
+    assert (found, type(found)) == (value, type(value))

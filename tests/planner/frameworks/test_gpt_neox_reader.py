@@ -130,3 +130,10 @@ def test_it_is_judged_and_a_better_plan_is_written_with_its_own_keys() -> None:
     assert {one.option for one in answer.best.changes} >= {"pipe_parallel_size"}
     texts = fixed_files({"model.yml": MODEL}, answer.best.changes)
     assert '"pipe-parallel-size": 0' in texts.files["model.yml"]
+
+
+def test_the_accelerators_of_a_node_by_its_launchers_keys() -> None:
+    one = read(MODEL.replace('pipe-parallel-size": 2', 'num_gpus": 4,\n  "pipe-parallel-size": 1'))
+    assert (one.nodes, one.accelerators_per_node, one.plan.dp) == (1, 4, 2)
+    two = read(MODEL, over='{"num_gpus": 4, "num_nodes": 2}\n')
+    assert (two.nodes, two.accelerators_per_node, two.plan.dp) == (2, 4, 2)

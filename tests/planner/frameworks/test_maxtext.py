@@ -180,10 +180,24 @@ def test_defaults_beside_a_script_that_does_not_train_are_no_run() -> None:
         MAXTEXT.read(files, 8)
 
 
-def test_a_model_without_its_batch_misses_it() -> None:
+def test_a_batch_that_nothing_states_is_that_of_its_defaults() -> None:
     assert MAXTEXT.read is not None
-    with pytest.raises(Unreadable, match="per_device_batch_size is missing"):
-        MAXTEXT.read({"model.yml": "base_num_decoder_layers: 8\n"}, 8)
+    reading = MAXTEXT.read({"model.yml": "base_num_decoder_layers: 8\n"}, 8)
+    assert (reading.plan.micro_batch_size, reading.training.global_batch_size) == (12, 96)
+    assert "per_device_batch_size: not set, 12 as in base.yml" in reading.assumed
+
+
+def test_the_second_axis_of_fsdp_shards_too() -> None:
+    assert MAXTEXT.read is not None
+    text = "per_device_batch_size: 2\nbase_num_decoder_layers: 8\n"
+    text += "ici_fsdp_parallelism: 4\nici_fsdp_transpose_parallelism: 2\n"
+    reading = MAXTEXT.read({"run.yml": text}, 8)
+    assert (reading.plan.dp, reading.plan.zero_stage, reading.plan.dp_shard) == (8, 3, 0)
+    assert reading.training.global_batch_size == 16
+    open_ = MAXTEXT.read(
+        {"run.yml": text.replace("fsdp_parallelism: 4", "fsdp_parallelism: -1")}, 32
+    )
+    assert (open_.plan.dp, open_.training.global_batch_size) == (32, 64)
 
 
 def test_a_named_model_with_other_layers() -> None:
@@ -338,3 +352,52 @@ def test_a_script_says_what_its_environment_decides() -> None:
     assert any("the environment could set have their defaults: BATCH" in o for o in found.assumed)
     with pytest.raises(Unreadable, match="model_name is empty"):
         MAXTEXT.read({"run.sh": f"NAME=${{NAME:-}}\n{call}$NAME\n"}, 8)
+
+
+def test_a_config_over_that_of_its_server_trains_nothing() -> None:
+    assert MAXTEXT.read is not None
+    text = 'base_config: "inference/inference_jetstream.yml"\nmodel_name: "llama2-70b"\n'
+    with pytest.raises(Unreadable, match="base_config serves a model: it trains nothing"):
+        MAXTEXT.read({"run.yml": f"{text}ici_tensor_parallelism: 8\n"}, 8)
+
+
+def test_heads_by_the_name_of_older_releases() -> None:
+    assert MAXTEXT.read is not None
+    text = "base_num_decoder_layers: 8\nper_device_batch_size: 1\nbase_num_heads: 8\n"
+    model = MAXTEXT.read({"run.yml": text}, 8).model
+    assert (model.num_attention_heads, model.num_query_groups) == (8, 8)
+
+
+def test_a_command_that_is_kept_in_a_variable() -> None:
+    text = (
+        'n=8\ncommand="python -u MaxText/train.py MaxText/configs/base.yml \\\n'
+        '  model_name=llama2-7b per_device_batch_size=3 max_target_length=1024"\n'
+        "seq 0 7 | xargs -P $n -I {} bash -c '$1' _ \"$command\"\n"
+    )
+    assert MAXTEXT.recognises({"run.sh": text})
+    assert MAXTEXT.read is not None
+    reading = MAXTEXT.read({"run.sh": text}, 8)
+    assert (reading.training.seq_length, reading.plan.micro_batch_size) == (1024, 3)
+    assert reading.find("per_device_batch_size").line == 3  # type: ignore[union-attr]
+
+
+def test_a_distillation_is_no_training_of_the_default_model() -> None:
+    assert MAXTEXT.read is not None
+    text = "base_config: base.yml\nstudent_overrides: {model_name: llama3.1-8b}\n"
+    text += "teacher_overrides: {model_name: llama3.1-8b}\nici_fsdp_parallelism: 8\n"
+    with pytest.raises(Unreadable, match="teacher_overrides: it distils from another model"):
+        MAXTEXT.read({"run.yml": text}, 8)
+
+
+def test_a_config_of_reinforcement_learning_is_no_training_of_the_default_model() -> None:
+    assert MAXTEXT.read is not None
+    text = "base_config: base.yml\nloss_algo: grpo\nici_fsdp_parallelism: 8\n"
+    with pytest.raises(Unreadable, match="loss_algo: it is of reinforcement learning"):
+        MAXTEXT.read({"rl.yml": text}, 8)
+
+
+def test_the_defaults_by_themselves_are_a_config() -> None:
+    assert MAXTEXT.read is not None
+    text = "base_num_decoder_layers: 16\nper_device_batch_size: 12.0\n"
+    files = {"base.yml": text, "download_dataset.sh": "gsutil cp a b\n"}
+    assert MAXTEXT.read(files, 8).plan.micro_batch_size == 12

@@ -124,3 +124,10 @@ def test_grouped_options_have_defaults_and_adapters_of_their_own() -> None:
     training = reading(f"deepspeed --module openrlhf.cli.train_sft {adapted}").request["training"]
     assert (training["lora_rank"], training["frozen_dtype"]) == (64, "nf4")
     assert training["lora_targets"] == ["q_proj", "v_proj"]
+
+
+@pytest.mark.parametrize("program", ["openrlhf.cli.train_sft", "openrlhf/cli/train_sft.py"])
+def test_its_own_programs_have_a_micro_batch_by_default(program: str) -> None:
+    words = USUAL.replace("--micro_train_batch_size 2 ", "")
+    found = reading(f"deepspeed --num_gpus 4 --module {program} {words}").request
+    assert (found["plan"]["micro_batch_size"], found["training"]["global_batch_size"]) == (4, 256)

@@ -107,7 +107,7 @@ GRPOTrainer(model="Qwen/Qwen2.5-7B", args=args, reward_funcs=[len])
     ("text", "reason"),
     [
         ("from trl import PPOConfig\nPPOConfig()\nSFTConfig\n", "also generates samples"),
-        ("from trl import ORPOConfig\nORPOConfig()\nSFTConfig\n", "the loss of ORPOConfig"),
+        ("from trl import KTOConfig\nKTOConfig()\nSFTConfig\n", "the loss of KTOConfig"),
         ("from transformers import AutoModelForSequenceClassification as A\n"
          "Trainer(model=A.from_pretrained('gpt2'), args=TrainingArguments('x'))\n",
          "AutoModelForSequenceClassification is no decoder"),

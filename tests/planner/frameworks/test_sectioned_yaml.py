@@ -176,6 +176,14 @@ def test_what_is_refused_has_its_own_reason(old: str, new: tuple[str, str], text
          'EOF\n)\necho "$JOB" | kubectl exec -i pod -- bash\n', "NeMo RL, started inside a text"),
         ("job.yaml", "kind: JobSet\nspec:\n  args: [python3 -m maxtext.train base.yml]\n",
          "MaxText in a manifest of Kubernetes"),
+        ("config.yaml", "_wandb:\n  value: {}\ntensor_model_parallel_size:\n  value: 2\n"
+         "train_iters:\n  value: 100\n", "a run of Megatron-LM's kept by Weights & Biases"),
+        ("run.sh", "torchrun --nproc_per_node 8 train_fsdp2.py a.yaml --parallel.fsdp_size 8\n",
+         "MindSpeed's trainer on FSDP 2"),
+        ("run.yaml", "model: {}\nparallel:\n  fully_shard_parallel_size: auto\n",
+         "MindSpeed's trainer on FSDP 2"),
+        ("run.yaml", "rlhf_type: grpo\nmicro_batch_size: 2\ntrain:\n  gpus: 4\n"
+         "  tensor_model_parallel_size: 1\nmodel: a\n", "ms-swift's training of RL by Ray"),
         ("run.sh", 'torchrun --nnodes="$N" ${NEMO_SCRIPT} --factory "recipe()"\n',
          "a launch of NeMo 2 by a variable"),
     ],

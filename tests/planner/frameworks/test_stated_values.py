@@ -47,3 +47,15 @@ def test_a_document_of_another_part_may_override_a_value_and_is_not_asked() -> N
     assert "train_micro_batch_size 4" in assumed(base)
     assert "stated and not read" not in assumed(base | over)
     assert "stated and not read" not in assumed({"megatron.yaml": base["conf.yaml"]})
+
+
+def test_defaults_of_a_program_override_no_document() -> None:
+    """An object's defaults, which the program may fill from the document in a way of its own."""
+    text = IMPORTS + (
+        "class Own:\n    steps = 2\n\n"
+        "SFTTrainer(model='gpt2', args=SFTConfig('x', max_length=64,\n"
+        "    gradient_accumulation_steps=Own().steps))\n"
+    )
+    files = {"train.py": text, "conf.yaml": "train:\n  gradient_accumulation_steps: 32\n"}
+    found = "\n".join(read(files, parse_cluster("1x8xh100-sxm")).assumed)
+    assert "stated and not read: train.gradient_accumulation_steps 32 (conf.yaml:2)" in found

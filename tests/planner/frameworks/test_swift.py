@@ -53,7 +53,6 @@ def test_a_stage_of_zero_is_named_and_one_process_is_the_default() -> None:
     [
         ("gkd", "gkd also generates samples"),
         ("ppo", "ppo also generates samples"),
-        ("simpo", "the loss of simpo cannot be planned"),
         ("kto", "the loss of kto cannot be planned"),
     ],
 )
@@ -135,3 +134,25 @@ def test_a_configuration_in_yaml_is_read_by_its_call_and_alone() -> None:
         assert (answer.nodes, answer.accelerators_per_node, plan["dp"]) == (2, 8, 16)
         assert plan["attention_kernel"] == "flash2"
         assert (training["seq_length"], training["global_batch_size"]) == (4096, 128)
+
+
+def test_activations_that_its_fsdp_keeps_in_host_memory() -> None:
+    call = f"{CALL} --train_type lora --fsdp a/fsdp2.json"
+    keys = '{"fsdp": "full_shard auto_wrap", "fsdp_config": {"fsdp_version": 2, "%s": true}}'
+    for key, moved in (("activation_cpu_offload", True), ("reshard_after_forward", False)):
+        files = {"run.sh": call, "fsdp2.json": keys % key}
+        plan = reading_of(framework_of(files, None), files, 8).plan
+        assert (plan.zero_stage, bool(plan.offload_activations)) == (3, moved)
+
+
+def test_parts_around_the_language_model_that_its_megatron_freezes() -> None:
+    call = (
+        "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3-VL-8B-Instruct --max_length 2048 "
+        "--micro_batch_size 1 --global_batch_size 16 --freeze_llm {} --freeze_vit true "
+        "--freeze_aligner true"
+    )
+    reading = read(call.format("false"), 8)
+    assert reading.training.global_batch_size == 16
+    assert "only the language model is costed, without its image encoder" in reading.assumed
+    with pytest.raises((Unreadable, RequestError), match="--freeze_llm true"):
+        read(call.format("true"), 8)

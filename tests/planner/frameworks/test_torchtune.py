@@ -271,6 +271,11 @@ def test_a_public_config_is_read_by_the_builder_that_it_names() -> None:
         ("lora_rank: 8", "apply_lora_to_output: True", "adapters of the head are not costed"),
         ("dataset:", "teacher_model: {_component_: x}\ndataset:", "is of a recipe that cannot be"),
         ("dtype: bf16", "dtype: bf16\ndata_parallel_shard_dim: 3", "are not the 8 processes"),
+        (
+            "dataset:",
+            "policy_model: {_component_: x}\ndataset:",
+            "policy_model is of reinforcement",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_said_with_its_place(old: str, new: str, text: str) -> None:

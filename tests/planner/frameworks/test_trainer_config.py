@@ -152,3 +152,46 @@ def test_what_one_setting_would_gain_is_a_faster_plan() -> None:
     assert any("recompute" in one.code and one.gain for one in answer.findings)
     assert answer.verdict == "improvable"
     assert not any("load_in_4bit" in one.name for one in answer.unread)
+
+
+def test_a_yaml_with_the_files_that_its_defaults_list_names() -> None:
+    text = (
+        "defaults:\n  - _self_\n  - model: qwen\ntraining_arguments:\n"
+        "  per_device_train_batch_size: 4\n  bf16: true\n  max_length: ${model.max_position}\n"
+    )
+    model = (
+        "model_name_or_path: Qwen/Qwen2.5-7B\nmax_position: 2048\nlora: {r: 8, lora_alpha: 16}\n"
+    )
+    found = read(
+        {"sft.yaml": text, "model/qwen.yaml": model}, parse_cluster("1x8xh100-sxm")
+    ).request
+    assert found["model"]["name"] == "qwen2.5-7b"
+    assert (found["training"]["lora_rank"], found["training"]["seq_length"]) == (8, 2048)
+    with pytest.raises(RequestError, match="leaves out the model"):
+        read(
+            {"sft.yaml": text.replace("${model.max_position}", "512")},
+            parse_cluster("1x8xh100-sxm"),
+        )
+
+
+def test_the_types_of_four_bits_without_their_switch() -> None:
+    text = (
+        "base_model:\n  model_id: Qwen/Qwen2.5-7B\n  bnb_4bit_quant_type: nf4\n"
+        "lora: {r: 8, lora_alpha: 16}\ntraining:\n  per_device_train_batch_size: 2\n"
+        "  max_length: 512\n  bf16: true\n"
+    )
+    found = read({"run.yaml": text}, parse_cluster("1x8xh100-sxm"))
+    assert found.request["training"]["frozen_dtype"] == "nf4"
+    assert "4 bits, of which bnb_4bit_quant_type is" in str(found.assumed)
+    off = text.replace("  bnb_4bit_quant_type", "  load_in_4bit: false\n  bnb_4bit_quant_type")
+    plain = read({"run.yaml": off}, parse_cluster("1x8xh100-sxm")).request["training"]
+    assert "frozen_dtype" not in plain
+
+
+def test_adapters_in_some_layers_are_said() -> None:
+    text = (
+        "model: Qwen/Qwen2.5-7B\nper_device_train_batch_size: 2\nmax_length: 512\nbf16: true\n"
+        "r: 8\nlora_alpha: 16\nlayers_to_transform: [1, 2]\n"
+    )
+    found = read({"run.yaml": text}, parse_cluster("1x8xh100-sxm"))
+    assert "layers_to_transform: adapters in some layers are costed in every" in str(found.assumed)

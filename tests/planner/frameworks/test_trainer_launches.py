@@ -219,7 +219,7 @@ def test_the_two_lengths_of_a_sample() -> None:
         ("torchrun train.py", [MODEL, BATCH, LENGTH, "--tune_mm_llm False"], "is frozen"),
         ("torchrun train.py", [MODEL, BATCH, LENGTH, "--n_experts 4"], "adds parts"),
         ("torchrun glue.py", ["--model_name_or_path bert-base", BATCH], "is an encoder"),
-        ("torchrun orpo.py", [MODEL, BATCH, LENGTH], "only sft, dpo and reward"),
+        ("torchrun kto.py", [MODEL, BATCH, LENGTH], "only sft, dpo and reward"),
         ("torchrun train.py", ["--model_name_or_path ./out/mine", BATCH, LENGTH], "unknown model"),
     ],
 )

@@ -28,11 +28,10 @@ def test_yaml_that_trains_nothing_or_generates(text: str, said: str) -> None:
 
 
 def test_grpo_by_the_lengths_of_its_parts() -> None:
-    response = "max_completion_length: 2048\nnum_generations: 8"
+    samples = "num_generations: 8"
+    response = f"max_completion_length: 2048\n{samples}"
     with pytest.raises(RequestError, match="also generates samples"):
-        read(
-            {"grpo.yaml": TRL.replace("max_length: 1024", response)}, parse_cluster("1x8xh100-sxm")
-        )
+        read({"grpo.yaml": TRL.replace("max_length: 1024", samples)}, parse_cluster("1x8xh100-sxm"))
     text = TRL.replace("max_length: 1024", f"max_prompt_length: 500\n{response}")
     found = read({"grpo.yaml": text}, parse_cluster("1x8xh100-sxm"))
     assert found.request["training"]["seq_length"] == 500 + 2048

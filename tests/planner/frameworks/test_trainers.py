@@ -59,7 +59,7 @@ def test_shard_groups_of_axolotl_are_those_of_the_cluster() -> None:
 def test_what_generates_samples_is_refused_and_other_losses_are_said() -> None:
     with pytest.raises(Unreadable, match="rl ebft also generates samples"):
         read(AXOLOTL + "rl: ebft\n")
-    assert any("orpo is costed as" in one for one in read(AXOLOTL + "rl: orpo\n").assumed)
+    assert any("kto is costed as" in one for one in read(AXOLOTL + "rl: kto\n").assumed)
 
 
 def test_that_nothing_shards_is_said() -> None:
@@ -165,8 +165,8 @@ def test_pairs_by_the_keys_of_the_alignment_handbook() -> None:
     found = read(text)
     assert (found.training.loss, found.plan.micro_batch_size) == ("dpo", 8)
     assert any("read as DPO" in one for one in found.assumed)
-    with pytest.raises(Unreadable, match="is of orpo, whose loss cannot be planned"):
-        read(text + "output_dir: data/zephyr-orpo\n")
+    with pytest.raises(Unreadable, match="is of kto, whose loss cannot be planned"):
+        read(text + "output_dir: data/zephyr-kto\n")
     assert read(TRL + "beta: 0.01\n").training.loss == "next_token"
 
 
@@ -228,3 +228,31 @@ def test_switches_of_a_programs_own_are_said() -> None:
     assert [one for one in reading.assumed if "not read" in one] == [
         "not read, and may change time or memory: use_asft_loss true"
     ]
+
+
+def test_llama_factorys_command_that_trains_nothing_or_leaves_out_its_batch() -> None:
+    words = (
+        "--stage sft --model_name_or_path Qwen/Qwen2.5-7B --finetuning_type lora --cutoff_len 512"
+    )
+    framework = get("accelerate")
+    assert framework.read is not None
+    script = f"llamafactory-cli train {words} --bf16 true {{}}\n"
+    with pytest.raises(Unreadable, match="--do_predict without do_train: nothing is trained"):
+        framework.read({"run.sh": script.format("--do_predict true")}, 8)
+    found = framework.read({"run.sh": script.format("--do_train true")}, 8)
+    assert (found.plan.micro_batch_size, found.training.lora_rank) == (8, 8)
+    assert "per_device_train_batch_size: not set, 8 as in LLaMA-Factory" in found.assumed
+
+
+def test_which_of_several_configurations_that_a_script_starts_is_read() -> None:
+    script = "llamafactory-cli train sft.yaml\nllamafactory-cli train dpo.yaml\n"
+    one = FACTORY.format(kind="lora")
+    files = {"run.sh": script, "sft.yaml": one, "dpo.yaml": one.replace("stage: sft", "stage: dpo")}
+    framework = get("llama-factory")
+    assert framework.read is not None
+    assert (
+        "of several configurations sft.yaml is read, not dpo.yaml"
+        in framework.read(files, 8).assumed
+    )
+    del files["dpo.yaml"]
+    assert not any("of several" in one for one in framework.read(files, 8).assumed)

@@ -234,7 +234,7 @@ def test_the_training_of_grpo(lengths: str, length: int) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("SFTConfig", "DPOConfig", "only training on the next token can be read"),
+        ("SFTConfig", "KTOConfig", "only training on tokens and by DPO or its like can be read"),
         ("r=32", "r=32, lora_dropout=2", "lora_dropout must be from 0 to below 1, got '2'"),
         ("r=32", 'r=32, modules_to_save=["lm_head"]', "only adapters in every layer"),
         ("r=32", 'r=32, target_modules=["lm_head"]', "adapters at lm_head cannot be read"),
