@@ -276,7 +276,7 @@ def test_next_commands_work(ask: Any, more: list[str]) -> None:
 
 
 def test_next_says_why_there_are_no_launch_files(ask: Any) -> None:
-    code, out, _ = ask("plan", "--model", "gemma-4-26b-a4b", *PLANNED[2:])
+    code, out, _ = ask("plan", "--model", "falcon-40b", *PLANNED[2:])
     assert code == 0
     first = next_lines(out)[0]
     assert first.startswith("no launch files: Megatron-LM cannot run this plan: ")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cost_models.blocks import mlp
+from cost_models.blocks import Sublayer, mlp
 from cost_models.blocks.attention import Attention
 from cost_models.blocks.per_layer_input import PerLayerInput
 from cost_models.spec import ModelSpec
@@ -85,28 +85,42 @@ def _gemma4_keys(model: ModelSpec) -> Keys:
     """The keys of Gemma 4 for a model whose mixers are attention with and without a window."""
     stack = layers.each_layer(model)
     mixers = [blocks[0] for blocks in stack if isinstance(blocks[0], Attention)]
-    local = next((one for one in mixers if one.window), None)
-    whole = next((one for one in mixers if not one.window), None)
-    if local is None or whole is None or len(mixers) < len(stack):
+    local, whole = ([one for one in mixers if bool(one.window) == far] for far in (True, False))
+    if not local or not whole or len(mixers) < len(stack):
         raise NotWritten
-    feeds = (block for blocks in stack for block in blocks if isinstance(block, mlp.MLP))
-    keys: Keys = {
+    return {
         "layer_types": [SLIDING if one.window else FULL for one in mixers],
-        "sliding_window": local.window,
-        "intermediate_size": model.ffn_hidden_size,
-        "global_head_dim": whole.head_dim or model.head_dim,
+        "sliding_window": local[0].window,
         "num_kv_shared_layers": sum(one.key_values == "earlier" for one in mixers),
-        "use_double_wide_mlp": any(one.width for one in feeds),
-        "hidden_size_per_layer_input": 0,
-        "enable_moe_block": model.moe is not None,
+        **_gemma4_full_keys(model, whole[0]),
+        **_feed_forward_keys(model, stack),
+        **_per_layer_keys(model, stack[0]),
     }
+
+
+def _feed_forward_keys(model: ModelSpec, stack: list[tuple[Sublayer, ...]]) -> Keys:
+    feeds = (block for blocks in stack for block in blocks if isinstance(block, mlp.MLP))
+    experts = GEMMA4_EXPERTS.keys(model) if model.moe is not None else {}
+    return {
+        "intermediate_size": model.ffn_hidden_size,
+        "use_double_wide_mlp": any(one.width for one in feeds),
+        "enable_moe_block": bool(experts),
+        **experts,
+    }
+
+
+def _gemma4_full_keys(model: ModelSpec, whole: Attention) -> Keys:
+    keys: Keys = {"global_head_dim": whole.head_dim or model.head_dim}
     if whole.key_values == "keys":
         keys["attention_k_eq_v"] = True
         keys["num_global_key_value_heads"] = whole.num_query_groups or model.num_query_groups
-    if own := next((one for one in stack[0] if isinstance(one, PerLayerInput)), None):
-        keys["hidden_size_per_layer_input"] = own.size
-        keys["vocab_size_per_layer_input"] = model.per_layer_input_vocab_size
-    return keys | (GEMMA4_EXPERTS.keys(model) if model.moe is not None else {})
+    return keys
+
+
+def _per_layer_keys(model: ModelSpec, layer: tuple[Sublayer, ...]) -> Keys:
+    size = next((block.size for block in layer if isinstance(block, PerLayerInput)), 0)
+    rows = {"vocab_size_per_layer_input": model.per_layer_input_vocab_size} if size else {}
+    return {"hidden_size_per_layer_input": size, **rows}
 
 
 def _gemma4_full(config: Config, fields: Fields, listed: list[str]) -> Fields:

@@ -218,13 +218,17 @@ def test_narrow_numbers_need_their_units(ask: Any, tmp_path: Path) -> None:
 
 def test_what_no_plan_says_is_warned_of_and_priced(ask: Any, tmp_path: Path) -> None:
     """The script runs, so a rule that its model breaks whatever the plan refuses nothing."""
-    text = (SCRIPTS / "deepseek_lite.sh").read_text().replace("    --q-lora-rank 768\n", "")
+    text = (
+        (SCRIPTS / "deepseek_lite.sh")
+        .read_text()
+        .replace("--q-lora-rank 768", "--q-lora-rank 768 --window-size 1024,0")
+    )
     (tmp_path / "run.sh").write_text(text)
     code, out, _ = ask("lint", str(tmp_path / "run.sh"), "--cluster", "4x8xh100-sxm", "--json")
     answer = LintAnswer.model_validate_json(out)
     (finding,) = [one for one in answer.findings if one.severity != "hint"]
     assert (finding.code, finding.severity) == ("not_expressible", "warning")
-    assert "q_lora_rank" in finding.text
+    assert "latent attention with a sliding window" in finding.text
     assert code == 0
     assert answer.estimate is not None
     assert answer.best is not None

@@ -126,7 +126,7 @@ def test_a_model_that_the_framework_cannot_build() -> None:
 
 @pytest.mark.slow
 def test_a_plan_that_no_framework_runs() -> None:
-    row = advise(SMALL.model_copy(update={"model": "gemma-4-26b-a4b"}))
+    row = advise(SMALL.model_copy(update={"model": "falcon-40b"}))
     assert row.pick is not None
     assert row.files == ()
     assert row.launch_refusal == "no framework here runs it"
