@@ -13,6 +13,7 @@ import numpy as np
 
 from cost_models.plans import RECOMPUTE_MODULES, IntArray, code, encoded
 from cost_models.runtimes import RUNTIMES
+from cost_models.spec import ClusterSpec
 from planner.constraints import BoolArray
 from planner.search.axes import SEARCHED, Axes, SpaceTooLarge
 
@@ -29,6 +30,16 @@ SWITCHES: dict[str, tuple[Any, ...]] = {
     "overlap_ep": (True, False),
     "moe_dispatcher": ("hybridep", "deepep", "alltoall"),
 }
+
+
+def switches_of(cluster: ClusterSpec) -> dict[str, tuple[Any, ...]]:
+    """The switches of plans for a cluster.
+
+    Before Blackwell an exchange of tokens that overlaps costs tensor-parallel traffic its own
+    overlap (cost_models.collectives), so neither value is always the better one.
+    """
+    older = any(group.accelerator.before_blackwell for group in cluster.groups)
+    return {name: chain for name, chain in SWITCHES.items() if not older or name != "overlap_ep"}
 
 
 @dataclass(frozen=True)
@@ -92,7 +103,7 @@ class OptionAxes:
         settled = self._axes.full or self._axes.own is not None
         chains = {
             field: [value for value in chain if value in self._axes.values[field]]
-            for field, chain in SWITCHES.items()
+            for field, chain in switches_of(self._axes.request.cluster).items()
             if not settled and set(self._axes.values[field]) <= set(chain)
         }
         chains = {field: chain for field, chain in chains.items() if len(chain) > 1}

@@ -91,7 +91,11 @@ def test_ground_is_said() -> None:
     assert re.match(r"from Megatron.*: no run on B200 SXM with torch; the", elsewhere.detail)
     assert re.search(r"rests on \d+ runs .* and \d+ runs .* elsewhere", elsewhere.text)
     assert of(cluster="8x8xl40s").text.count("NVIDIA") == 0  # of a vendor with runs
-    experts = of(model="deepseek-v3", plan={"tp": 1, "pp": 8, "ep": 8, "runtime": "megatron"})
+    experts = of(
+        model="deepseek-v3", cluster="64x8xh100-sxm",
+        training={"seq_length": 4096, "global_batch_size": 4096},
+        plan={"tp": 2, "sequence_parallel": True, "pp": 8, "ep": 64, "runtime": "megatron"},
+    )  # fmt: skip
     assert experts.nearest[0].model == "DeepSeek-V3-671B"
     assert "mixtures of experts" in experts.text
 
