@@ -53,7 +53,7 @@ class AcceleratorSpec(Spec):
 
     @property
     def before_blackwell(self) -> bool:
-        """Whether it is an NVIDIA GPU without FP4 units.
+        """Whether it is an NVIDIA GPU, or a part of no vendor that is named, without FP4 units.
 
         On these CUDA_DEVICE_MAX_CONNECTIONS decides whether collectives start before the kernels
         that are queued after them (Megatron-LM arguments.py, validate_args).

@@ -89,7 +89,7 @@ def case_of(run: Run) -> Case:
     recipe = recipe_for(run)
     training = _training(run, software, precision, assumptions, recipe)
     degrees = degrees_of(
-        run, nodes.accelerators, _tensor_domain(nodes), model.value, training, software
+        run, nodes.accelerators, _tensor_domain(nodes), model.value, training, software, recipe
     )
     assumptions += degrees.assumptions
     fixed: dict[str, Any] = {**software.plan, "attention_kernel": attention_kernel(run, software)}

@@ -9,7 +9,7 @@ from typing import Any
 
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.evidence.published_runs.clusters import devices_of
-from planner.evidence.published_runs.recipes import recipe_for
+from planner.evidence.published_runs.recipes import Recipe
 from planner.evidence.published_runs.runs import Run
 from planner.evidence.published_runs.software import Software
 
@@ -34,6 +34,7 @@ def degrees_of(
     model: ModelSpec,
     training: TrainingSpec,
     software: Software,
+    recipe: Recipe,
 ) -> Degrees:
     """The arrangements of a row.  Raises ValueError where what it states is contradictory."""
     notes: list[str] = []
@@ -55,7 +56,7 @@ def degrees_of(
             # Ranks without a sequence of their own can only have a part of one.
             cp, dp = cp * (dp // batch), batch
             notes.append(f"cp {cp}, not {stated_cp}: tp, cp and pp leave more ranks than sequences")
-        for ep, etp in _experts(run, model, tp, cp * dp, software, notes, opened):
+        for ep, etp in _experts(run, model, tp, cp * dp, software, recipe, notes, opened):
             fixed: dict[str, Any] = {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "ep": ep, "etp": etp}
             fixed["sequence_parallel"] = _sequence_parallel(run, tp, software, notes)
             fixed.update(_zero(run, software, pp, model.moe is not None, notes))
@@ -149,6 +150,7 @@ def _experts(
     tp: int,
     copies: int,
     software: Software,
+    recipe: Recipe,
     notes: list[str],
     open_fields: list[str],
 ) -> list[tuple[int, int]]:
@@ -160,7 +162,7 @@ def _experts(
         return [(1, 1)]
     ranks = tp * copies
     ep = _stated_ep(run, moe.num_experts, ranks, software, notes)
-    etp = _expert_tensor_degree(run, ep or 1, tp, ranks, software, notes)
+    etp = _expert_tensor_degree(run, ep or 1, tp, ranks, software, recipe, notes)
     expert = [ep] if ep else _usual_expert_degrees(moe.num_experts)
     legal = [e for e in expert if not ranks % (e * etp)] or [expert[0]]
     if len(legal) > 1:
@@ -194,16 +196,16 @@ def _stated_ep(
 
 
 def _expert_tensor_degree(
-    run: Run, ep: int, tp: int, ranks: int, software: Software, notes: list[str]
+    run: Run, ep: int, tp: int, ranks: int, software: Software, recipe: Recipe, notes: list[str]
 ) -> int:
-    """The etp of a row: as stated, else the default of its software."""
+    """The etp of a row: as stated, else as its recipe sets it, else its software's default."""
     match = re.search(
         r"\b(?:etp|expert tp) ?[=:]? ?(\d+)", f"etp {run['etp']} ; {run.notes}".lower()
     )
     stated = int(match.group(1)) if match else None
     if stated and (ranks % stated or ranks % (ep * stated)):
         raise ValueError(f"ep {ep} x etp {stated} does not divide tp x cp x dp = {ranks}")
-    if stated := stated or recipe_for(run).plan.get("etp"):
+    if stated := stated or recipe.plan.get("etp"):
         return int(stated)
     if tp == 1 or re.search("bridge|nemo-mlperf", run["stack"].lower()):
         return 1  # Megatron-Bridge perf_recipes @067f987d, also of MLPerf v6.0's plans

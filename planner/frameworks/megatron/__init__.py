@@ -15,7 +15,6 @@ from planner.frameworks.base import Bundle, Flag, fields, flag, says
 from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.megatron import hybrid, numerics, patterns, reader
 from planner.frameworks.megatron.flags import flags
-from planner.frameworks.megatron.model_rules import LATENT_QUERIES
 from planner.frameworks.megatron.options import PLAN_FIELDS
 from planner.frameworks.megatron.pattern_rules import sparse
 from planner.frameworks.megatron.rules import RULES
@@ -92,7 +91,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
 
 
 FRAMEWORK = LAUNCH.framework(
-    tuple(rule for rule in RULES if rule is not LATENT_QUERIES),
+    RULES,
     FIELDS,
     render,
     reader,

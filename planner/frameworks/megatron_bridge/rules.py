@@ -9,13 +9,14 @@ from cost_models.plans import code
 from planner.constraints import Rule
 from planner.frameworks.base import unsupported
 from planner.frameworks.megatron import patterns
-from planner.frameworks.megatron.model_rules import MUON_IN_FP8
+from planner.frameworks.megatron.model_rules import LATENT_QUERIES, MUON_IN_FP8
 from planner.frameworks.megatron.rules import EARLY_GATHER, STABLE_LOSS
 from planner.frameworks.megatron.rules import RULES as CORE
 from planner.frameworks.rules import TWO_NORMS, fixed_part
 
 EXPANDABLE = "megatron-2026"  # the runtime whose allocator has expandable segments
 OWN: tuple[Rule, ...] = (
+    LATENT_QUERIES,
     fixed_part(
         lambda m: m.norms_per_layer == 2,
         "its GPT provider has two norms in a layer; recipes with its providers for Gemma 2 and 3, "

@@ -9,7 +9,7 @@ from cost_models.plans import RECOMPUTE_MODULES, code
 from planner.constraints import Rule, micro_batches
 from planner.frameworks import rules
 from planner.frameworks.base import rule, unsupported
-from planner.frameworks.megatron.model_rules import LATENT_QUERIES, MODEL_RULES
+from planner.frameworks.megatron.model_rules import MODEL_RULES
 from planner.frameworks.megatron.rules import FEATURE_RULES, SIZE_RULES
 from planner.frameworks.rules import fixed_experts, fixed_part, is_named
 
@@ -126,6 +126,4 @@ OWN: tuple[Rule, ...] = (
         lambda c, p: f"dualpipe-v needs 2 x pp - 1 = {2 * p.pp - 1} micro-batches or more",
     ),
 )
-_SHARED = (*MODEL_RULES, *SIZE_RULES, *FEATURE_RULES)
-# What core 0.19 does with latent attention, core 0.12.1 does not yet.
-RULES: tuple[Rule, ...] = (*(one for one in _SHARED if one is not LATENT_QUERIES), *OWN)
+RULES: tuple[Rule, ...] = (*MODEL_RULES, *SIZE_RULES, *FEATURE_RULES, *OWN)

@@ -8,6 +8,7 @@ from cost_models.plans import code
 from planner.constraints import Context, Rule, micro_batches
 from planner.frameworks import rules
 from planner.frameworks.base import rule, unsupported
+from planner.frameworks.megatron.model_rules import LATENT_QUERIES
 from planner.frameworks.megatron.rules import DISPATCHER_DEVICES, STABLE_LOSS
 from planner.frameworks.megatron.rules import RULES as CORE
 from planner.frameworks.megatron.rules import SCHEDULES as MEGATRON_SCHEDULES
@@ -27,6 +28,7 @@ def _fp8(c: Context) -> bool:
 
 
 OWN: tuple[Rule, ...] = (
+    LATENT_QUERIES,
     rules.vendor_alone(VENDOR, "it runs on AMD's accelerators"),
     unsupported(
         lambda c, p: p.attention_kernel != _FLASH2,

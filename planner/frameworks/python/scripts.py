@@ -87,21 +87,13 @@ class Script(Objects):
                 node.lineno = lines[node.lineno - 1]
         return tree
 
-    def arguments(
-        self,
-        function: ast.FunctionDef,
-        args: list[Value],
-        kwargs: dict[str, Value],
-        outer: dict[str, Value],
-    ) -> dict[str, Value]:
+    def parameter(self, one: ast.arg, given: Value) -> Value:
         """As of any function; an unknown object of a class that is known has its defaults."""
-        scope = super().arguments(function, args, kwargs, outer)
-        for one in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs):
-            kind = self._annotated(one) if isinstance(scope[one.arg], Unknown) else None
-            if kind is not None and any(map(_is_plain, kind.attributes.values())):
-                scope[one.arg] = self.construct(kind, Call(kind.name, one.lineno))
-                self.known.filled_by_default[kind.name] = None
-        return scope
+        kind = self._annotated(one) if isinstance(given, Unknown) else None
+        if kind is None or not any(map(_is_plain, kind.attributes.values())):
+            return given
+        self.known.filled_by_default[kind.name] = None
+        return self.construct(kind, Call(kind.name, one.lineno))
 
     def _annotated(self, one: ast.arg) -> Class | None:
         """The class of the files that a parameter is annotated with."""

@@ -208,9 +208,14 @@ class Program(Expressions):
         if function.args.kwarg is not None:
             rest = {name: value for name, value in kwargs.items() if name not in named}
             scope[function.args.kwarg.arg] = rest
-        for name in named:
-            scope.setdefault(name, Unknown(name, function.lineno))
+        for one in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs):
+            given = scope.get(one.arg, Unknown(one.arg, function.lineno))
+            scope[one.arg] = self.parameter(one, given)
         return scope
+
+    def parameter(self, one: ast.arg, given: Value) -> Value:
+        """The value of a parameter for what it is given."""
+        return given
 
 
 def _loaded(target: ast.expr) -> ast.expr:

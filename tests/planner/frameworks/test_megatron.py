@@ -21,8 +21,8 @@ from tests.fixtures.frameworks.megatron import CASES
 from tests.fixtures.launches import (
     FIRST_NODE,
     INTERLEAVED,
-    MLA,
     MODELS,
+    NO_QUERY_LATENT,
     TP2,
     cluster,
     launch,
@@ -201,8 +201,7 @@ def test_how_many_queues_the_gpu_has(degrees: dict[str, int], connections: list[
 
 def test_latent_attention_without_a_latent_of_queries_names_the_releases_that_build_it() -> None:
     """DeepSeek-V2-Lite, Moonlight: core 0.19 puts a norm before the query projection."""
-    model = changed("deepseek-v3", mla={**MLA.model_dump(), "q_lora_rank": None})
-    request, plan = launch(model)
+    request, plan = launch(NO_QUERY_LATENT)
     text = MEGATRON.write(request, plan).files["launch.sh"]
     assert "Megatron-LM (core 0.16 to 0.18)" in text
     assert "--q-lora-rank" not in text

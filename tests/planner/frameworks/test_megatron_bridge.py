@@ -32,6 +32,7 @@ from tests.fixtures.goldens import GOLDEN
 from tests.fixtures.launches import (
     INTERLEAVED,
     MODELS,
+    NO_QUERY_LATENT,
     TP2,
     launch,
     run_script,
@@ -183,6 +184,7 @@ def test_the_default_run_is_short_and_the_environment_lengthens_it() -> None:
 
 REFUSED: list[tuple[str, tuple[PlanRequest, ParallelPlan]]] = [
     ("learned or rotary positions, not none", launch("nope")),
+    ("adds a norm before the query projection", launch(NO_QUERY_LATENT)),
     (
         "its providers for Gemma 2 and 3",
         launch(MODELS["llama"].model_copy(update={"norms_per_layer": 4.0})),

@@ -27,7 +27,7 @@ from tests.fixtures.frameworks.primus import (
     ZERO_BUBBLE,
     on_instinct,
 )
-from tests.fixtures.launches import TP2, launch, unreached
+from tests.fixtures.launches import NO_QUERY_LATENT, TP2, launch, unreached
 from tests.planner.frameworks.test_megatron import CHANGES
 from tests.tools.checkouts import checkout, environment, megatron_lm_of
 
@@ -146,6 +146,7 @@ def test_every_supported_field_reaches_the_config(field: str) -> None:
 REFUSED: list[tuple[str, tuple[PlanRequest, ParallelPlan]]] = [
     ("the cluster has Ascend 910B3", on_ascend(launch())),
     ("no flash-attention on ROCm", on_instinct(launch(attention_kernel="flash2"))),
+    ("adds a norm before the query projection", on_instinct(launch(NO_QUERY_LATENT))),
     ("hybridep", on_instinct(launch("mixtral", ep=4, moe_dispatcher="hybridep"))),
     ("nvfp4", on_instinct(launch(training={"precision": "fp4"}))),
     (
