@@ -73,19 +73,14 @@ def test_a_server_killed_in_each_phase_of_a_validation(place: Place) -> None:
     eventually(lambda: not place.processes(), "the end of all its processes")
 
 
-# Kind, document, how many processes of which module it runs, in which phase.  Ranks take long to
-# start, so they are left to the exhaustive tests.
+# Kind, document, how many processes of which module it runs, in which phase.
 LONG = [
-    pytest.param(
-        "sweeps", ENDLESS, 1, "planner.running.jobs.step_worker", "ask", marks=pytest.mark.slow
-    ),
-    pytest.param(
-        "validations", TWO_RANKS | {"validation": {"steps": 1000}}, 2, WORKER, "run",
-        marks=pytest.mark.exhaustive,
-    ),
-]  # fmt: skip
+    ("sweeps", ENDLESS, 1, "planner.running.jobs.step_worker", "ask"),
+    ("validations", TWO_RANKS | {"validation": {"steps": 1000}}, 2, WORKER, "run"),
+]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("kind", "asked", "count", "module", "phase"), LONG)
 def test_a_server_that_is_stopped_hands_over_and_one_that_is_cut_off_too_often_tells(
     place: Place, kind: str, asked: dict[str, Any], count: int, module: str, phase: str
@@ -153,6 +148,7 @@ def fill(path: Path) -> None:
             pass
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("kind", "asked", "count", "module", "phase"), LONG)
 def test_a_full_disk(
     place: Place, kind: str, asked: dict[str, Any], count: int, module: str, phase: str
@@ -195,7 +191,7 @@ def remount(server: Server, folder: Path, mode: str) -> None:
 @pytest.mark.parametrize(
     ("way", "to_its_end"),
     [
-        pytest.param("full", False, marks=pytest.mark.slow),
+        pytest.param("full", False, marks=pytest.mark.exhaustive),
         pytest.param("read only", True, marks=pytest.mark.slow),
         pytest.param("full", True, marks=pytest.mark.exhaustive),
     ],
@@ -223,7 +219,7 @@ def test_a_job_waits_for_space(
         place.clear()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_job_that_waits_for_space_is_cancelled(postgres: Postgres, tmp_path: Path) -> None:
     postgres.folder.chmod(0o755)
     place = Place(tmp_path / "data", postgres.database())

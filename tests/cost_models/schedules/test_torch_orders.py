@@ -37,7 +37,9 @@ KINDS = {
     "BACKWARD_WEIGHT": Kind.WEIGHT_GRADIENT,
 }
 CASES = [
-    pytest.param(ours, p, m, v, id=f"{ours}-p{p}-m{m}-v{v}")
+    pytest.param(
+        ours, p, m, v, id=f"{ours}-p{p}-m{m}-v{v}", marks=pytest.mark.exhaustive if p == 8 else ()
+    )
     for ours, (_, chunk_counts) in TORCH.items()
     for v in chunk_counts
     for p in (2, 4, 8)

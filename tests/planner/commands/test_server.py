@@ -97,7 +97,13 @@ def both(planner: Planner, address: str, words: tuple[str, ...]) -> list[tuple[i
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("json", [False, True], ids=["screen", "json"])
+@pytest.mark.parametrize(
+    "json",
+    [
+        pytest.param(False, id="screen"),
+        pytest.param(True, id="json", marks=pytest.mark.exhaustive),
+    ],
+)
 @pytest.mark.parametrize("words", SAME.values(), ids=SAME)
 def test_answers_as_here(
     planner: Planner, address: str, words: tuple[str, ...], json: bool

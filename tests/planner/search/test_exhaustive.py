@@ -304,7 +304,7 @@ class TestOddSizes:
     @pytest.mark.parametrize(
         ("model", "cluster", "batch"),
         [
-            ("llama-3.1-70b", "240x8xh100-sxm", 1920),
+            pytest.param("llama-3.1-70b", "240x8xh100-sxm", 1920, marks=pytest.mark.exhaustive),
             ("llama-3.1-8b", "24x4xh100-sxm", 960),
             ("gpt2", "1x1xa100-sxm-80gb", 8),
             ("llama-3.1-70b", "4xgb200-nvl72", 576),

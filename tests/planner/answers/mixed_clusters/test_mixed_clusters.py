@@ -240,6 +240,7 @@ def test_days_and_money_say_what_they_rest_on() -> None:
 FOUR_AND_FOUR = groups(("h100-sxm-80gb", 4, 8), ("a100-sxm-80gb", 4, 8))
 
 
+@pytest.mark.exhaustive
 def test_pipelines_without_room_crowd_out_none_that_fits() -> None:
     """With 512 sequences the sixty fastest at equal layers are all too large."""
     training = {"seq_length": 8192, "global_batch_size": 512}

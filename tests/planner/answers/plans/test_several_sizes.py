@@ -47,7 +47,7 @@ def of_nodes(card: str, counts: Sequence[int]) -> list[ClusterSpec]:
         ("llama-3.1-8b", {}, SPACE),
         ("deepseek-v2-lite", {}, SPACE),
         pytest.param("gpt-oss-20b", {}, SPACE, marks=pytest.mark.exhaustive),
-        ("llama-3.1-8b", {"lora_rank": 16}, {}),
+        pytest.param("llama-3.1-8b", {"lora_rank": 16}, {}, marks=pytest.mark.exhaustive),
         pytest.param(
             "llama-3.1-70b",
             {},
@@ -55,7 +55,12 @@ def of_nodes(card: str, counts: Sequence[int]) -> list[ClusterSpec]:
             marks=pytest.mark.exhaustive,
         ),
         ("llama-3.1-8b", {}, {"schedule": ["1f1b", "zb-h1", "dualpipe-v"], "tp": [1, 2, 4]}),
-        ("llama-3.1-8b", {}, {"offload_optimizer": [False, True], "tp": [1, 2]}),
+        pytest.param(
+            "llama-3.1-8b",
+            {},
+            {"offload_optimizer": [False, True], "tp": [1, 2]},
+            marks=pytest.mark.exhaustive,
+        ),
         ("llama-3.1-8b", {}, {"objective": "memory_headroom", "tp": [1], "pp": [1], "cp": [1]}),
     ],
 )

@@ -151,7 +151,7 @@ def test_the_smallest_that_fits_is_the_smallest() -> None:
     assert found.fits_from == {"h100-sxm-80gb": 4}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_smallest_that_fits_hangs_on_no_other_size() -> None:
     """The experts of DeepSeek-V3 split on few numbers of nodes: more do not always fit."""
     asked = {

@@ -124,13 +124,14 @@ def test_code_in_a_folder_is_run_only_when_asked(folder: Path) -> None:
     assert answer.model.mlp_bias
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "changes",
     [
         {"hidden_size": -1},
-        pytest.param({"hidden_size": "wide"}, marks=pytest.mark.exhaustive),
-        pytest.param({"num_attention_heads": 0}, marks=pytest.mark.exhaustive),
-        pytest.param({"vocab_size": None}, marks=pytest.mark.exhaustive),
+        {"hidden_size": "wide"},
+        {"num_attention_heads": 0},
+        {"vocab_size": None},
     ],
     ids=str,
 )
@@ -151,6 +152,7 @@ def test_a_model_that_takes_long_to_build_is_given_up(monkeypatch: pytest.Monkey
         import_model({**UNKNOWN, "hidden_size": 128})
 
 
+@pytest.mark.exhaustive
 def test_an_encoder_is_refused() -> None:
     with pytest.raises(RequestError, match="only decoders can be planned"):
         import_model({"model_type": "bert"})

@@ -221,7 +221,7 @@ def test_png(case: str) -> None:
         assert 5_000 < len(data) < 1_000_000
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_largest_stays_small() -> None:
     answer = run(schedule="interleaved-zero-bubble", stages=64, micro_batches=512, chunks=4)
     assert len(svg(answer)) < 3_000_000

@@ -19,7 +19,6 @@ from planner import sweep
 from planner.running.sweeps import workers
 from planner.running.sweeps.question import ask
 from planner.running.sweeps.workers import WorkersLost, answers
-from tests.fixtures import tiers
 from tests.fixtures.signals import interruptible
 from tests.fixtures.worker_killers import deadly
 
@@ -33,7 +32,7 @@ SEARCHES: dict[str, Any] = {
     },
     "axes": {
         "cluster": ["1x8xh100-sxm", "2x8xh100-sxm"],
-        "training.global_batch_size": [64 * n for n in range(1, 13 if tiers.exhaustive else 7)],
+        "training.global_batch_size": [64 * n for n in range(1, 13)],
     },
 }
 ROOT = Path(__file__).parents[4]
@@ -159,13 +158,8 @@ def test_two_workers_of_a_cluster_killed_lose_nothing(
     kill_two_in_turn(running, backend, expected)
 
 
-@pytest.mark.parametrize(
-    "ending",
-    [
-        pytest.param(signal.SIGKILL, marks=pytest.mark.slow),
-        pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive),
-    ],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
 def test_a_sweep_that_was_ended_goes_on(
     start: Any, expected: list[dict[str, Any]], ending: signal.Signals
 ) -> None:

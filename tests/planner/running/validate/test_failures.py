@@ -93,7 +93,7 @@ def command(tmp_path: Path) -> Iterator[Command]:
         os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_rank_that_is_killed(command: Command) -> None:
     of = command.start("--steps", "1000")
     one = wait_for(lambda: command.beat(1, "timed step"), of)
@@ -178,7 +178,7 @@ def full(folder: Path) -> tuple[str, ...]:
     return (*mounted, script, str(folder))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_full_disk(command: Command) -> None:
     of = command.start("--steps", "20", before=full(command.temporary), request=ALONE)
     code, document, _ = command.ended(of)
@@ -187,7 +187,7 @@ def test_a_full_disk(command: Command) -> None:
     assert "no space left" in document["detail"].lower()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_no_free_port(command: Command) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -63,7 +63,7 @@ class TestCommand:
         assert ask(*words) == 2
         assert why in capsys.readouterr().err
 
-    @pytest.mark.slow
+    @pytest.mark.exhaustive
     def test_submits_follows_and_reports(
         self, ask: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -79,7 +79,7 @@ class TestCommand:
         again = json.loads(capsys.readouterr().out)
         assert again["ranks"] == report["ranks"]
 
-    @pytest.mark.slow
+    @pytest.mark.exhaustive
     def test_says_why_a_run_has_no_result(
         self, ask: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
