@@ -11,7 +11,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from planner.evidence.uncertainty.asker import HERE, Asker
+from planner.evidence.uncertainty.asker import HERE, CallerIdentity
 from planner.progress import Step
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -37,7 +37,7 @@ class Budget:
     candidates: int
     wall_s: float = inf
     build_models: bool = False
-    asker: Asker = HERE
+    asker: CallerIdentity = HERE
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from api.problems import Refused
 from api.settings import Settings
 from api.store_threads import in_store, store_of
 from planner.documents.loading import MAX_STRING, parse_json
-from planner.evidence.uncertainty.asker import Asker
+from planner.evidence.uncertainty.asker import CallerIdentity
 from planner.running.store import Unavailable
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ def _share_sites(request: Request) -> None:
     store, key = store_of(request), request.state.key
     if _settings(request).tells_apart:
         hidden = frozenset[str]() if key.may("admin") else store.sites.hidden_from(key.name)
-        request.state.asker = Asker(key.name, hidden)
+        request.state.asker = CallerIdentity(key.name, hidden)
     store.shared_files.sync()
 
 

@@ -22,7 +22,7 @@ from planner.answers.plans.answer_ids import build_id, estimate_id
 from planner.answers.plans.plan_answers import IllegalPlan
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
-from planner.evidence.uncertainty.asker import asked_by
+from planner.evidence.uncertainty.asker import as_caller
 from planner.frameworks.base import Unsupported
 from planner.huggingface import building
 from planner.inputs.requests.parser import parse_request
@@ -148,7 +148,7 @@ def _computed(
     try:
         # While it works, all that can come is the word to stop.
         watch = Watch(monitor.show, connection.poll, monitor.enough)
-        with watched(watch), building(budget.build_models), asked_by(budget.asker):
+        with watched(watch), building(budget.build_models), as_caller(budget.asker):
             content = work(*arguments)
             return "answer", (content, monitor.spent)
     except NothingYet:

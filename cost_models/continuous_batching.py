@@ -111,7 +111,9 @@ class Generated:
 
 
 @formula("1", "derived")
-def most_running(cache_bytes: float, held_bytes: FloatArray, survival: FloatArray) -> float:
+def max_concurrent_responses(
+    cache_bytes: float, held_bytes: FloatArray, survival: FloatArray
+) -> float:
     """Responses whose caches fit without preemption, at each moment and in the steady state.
 
     held_bytes, survival: of a response, by its tokens so far.
@@ -164,15 +166,15 @@ def generate(
     a mean response; it waits with its cache held, and longer ones in proportion.  Raises
     ValueError where not one fits.
     """
-    width = lengths.longest / BINS
+    width, survival = lengths.longest / BINS, lengths.survival[:-1]
     ages = lengths.edges[:-1] + width / 2.0
-    survival: FloatArray = lengths.survival[:-1]
     cache_bytes_at_age = np.asarray(engine.cache_bytes(prompt_tokens + ages))
     read_s = np.asarray(engine.read_s(prompt_tokens + ages))
     longest = float(engine.cache_bytes(np.array(prompt_tokens + lengths.longest)))
     if longest > cache_bytes:
         raise ValueError("the cache of one sequence does not fit")
-    room = min(max_num_seqs, max(1.0, most_running(cache_bytes, cache_bytes_at_age, survival)))
+    fitting = max_concurrent_responses(cache_bytes, cache_bytes_at_age, survival)
+    room = min(max_num_seqs, max(1.0, fitting))
     ends = cut or Cut()
     started = responses * ends.started
     running = min(room, started)

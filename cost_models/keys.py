@@ -50,7 +50,7 @@ class UndeclaredField(AttributeError):
     """A cost depends on a field that its key does not have."""
 
 
-class _OfTheKey:
+class _DeclaredColumn:
     """Replaces a column that Plans compute: a view has it only if its key does."""
 
     def __get__(self, view: KeyView, owner: type) -> IntArray:
@@ -63,7 +63,7 @@ COMPUTED = ("autocast",)
 class KeyView(Plans):
     """One row for each distinct key of some plans, with the fields of the key and no others."""
 
-    autocast = cast(Any, _OfTheKey())
+    autocast = cast(Any, _DeclaredColumn())
 
     def __init__(self, plans: Plans, fields: tuple[str, ...], first: IntArray) -> None:
         for name in fields:

@@ -161,7 +161,9 @@ def collective_s(
         return where(moved, inside, 0.0)
     passes = _BUS_PASSES[op]
     within = payload * bus_factor(passes, inner) / maximum(inside, _TINY_S)
-    bus, latency = _beyond(fabric, op, axis, where(inner > 1, within, np.inf), floor, payload)
+    bus, latency = _outer_tier_rates(
+        fabric, op, axis, where(inner > 1, within, np.inf), floor, payload
+    )
     filled = payload + RAMP_SHARE * minimum(payload, RAMP_BYTES)
     crossing = ring_s(filled, bus_factor(passes, ranks), maximum(bus, 1.0), latency)
     return where(moved, where(inner >= ranks, inside, crossing), 0.0)
@@ -198,7 +200,7 @@ def send_s(fabric: Fabric, payload_bytes: Array, axis: Axis) -> Array:
     return where(size > 1, seconds, 0.0)
 
 
-def _beyond(
+def _outer_tier_rates(
     fabric: Fabric, op: str, axis: Axis, bus: Array, latency: Array, payload: Array
 ) -> tuple[Array, Array]:
     """Bus bandwidth and latency after every tier outside the fastest domain."""

@@ -94,7 +94,7 @@ def _rows(path: Path, key: str) -> list[dict[str, Any]]:
     return documents
 
 
-def untaken(names: Collection[str], known: Collection[str]) -> None:
+def require_unused_names(names: Collection[str], known: Collection[str]) -> None:
     """Raise ValueError where one of the names is known already."""
     if taken := [name for name in names if name in known]:
         raise ValueError(f"the name {taken[0]!r} is taken")

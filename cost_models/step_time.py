@@ -164,7 +164,7 @@ def step_time(
         "recompute": m * recompute,
         "tp_comm": m * share("tp_s") + step.tensor_parallel,
         "cp_comm": m * share("cp_s"),
-        "ep_comm": m * share("ep_s") + alone_micro_batches(plans, m) * share("ep_hidden_s"),
+        "ep_comm": m * share("ep_s") + unoverlapped_micro_batches(plans, m) * share("ep_hidden_s"),
         "pp_comm": _pipeline_s(s, g, dp, forward, backward),
         "bubble": bubble,
         "dp_comm": m * busiest.exposed_s() + step.data_parallel,
@@ -252,7 +252,7 @@ class _BusiestStage:
 
 
 @formula("1", "megatron-core", "derived")
-def alone_micro_batches(plans: Plans, micro_batches: Array) -> Array:
+def unoverlapped_micro_batches(plans: Plans, micro_batches: Array) -> Array:
     """Micro-batches whose passes run without those of another micro-batch.
 
     While a pipeline fills and drains, nothing hides expert communication: of rank r's m v

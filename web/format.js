@@ -26,6 +26,19 @@ export const chance = (value) =>
 const SURE = 0.95;
 export const withChance = (value) =>
   `with a chance of ${chance(value)}${value < SURE ? ": they cannot be told apart, measure both" : ""}`;
+/* Whether the allocator fills what there is with cache, which it returns before it fails. */
+const TIGHT = 0.02; // of the memory
+export function fullOfCache({ peak_bytes: peak, needed_bytes: needed, capacity_bytes: capacity }) {
+  return peak > (1 - TIGHT) * capacity && peak <= capacity && peak - needed > TIGHT * capacity;
+}
+
+/* The share of the memory that is free, counted as in a plan that it stands beside. */
+export function free(memory, beside = memory) {
+  const cached = fullOfCache(memory) || fullOfCache(beside);
+  const held = cached ? memory.needed_bytes : memory.peak_bytes;
+  return `${percent(1 - held / memory.capacity_bytes)} free${cached ? " but for cache" : ""}`;
+}
+
 export const times = (ratio) => (known(ratio) ? `${ratio.toFixed(2)}×` : NONE);
 
 export const BYTE_UNITS = { GiB: 2 ** 30, GB: 1e9 };

@@ -16,7 +16,7 @@ from api.access.keys import ANYONE, SAFE, Key, required_role
 from api.access.people import person
 from api.problems import Refused, refuse
 from api.settings import Settings
-from planner.evidence.uncertainty.asker import HERE, Asker
+from planner.evidence.uncertainty.asker import HERE, CallerIdentity
 
 # What may be asked without a key: the page, the documentation, and whether the service lives.
 _NEED_KEY = ("/v1/", "/plans/", "/metrics")
@@ -74,9 +74,9 @@ class Guard:
 
         await self.app(scope, receive, send_with_rate if rate_headers else send)
 
-    def _asker(self, key: Key) -> Asker:
+    def _asker(self, key: Key) -> CallerIdentity:
         """Who asks, before anything is known of sites: then callers with names see none."""
-        return Asker(key.name, None) if self.settings.tells_apart else HERE
+        return CallerIdentity(key.name, None) if self.settings.tells_apart else HERE
 
     def _check_key(self, request: Request, key: Key | None, rate_headers: dict[str, str]) -> None:
         if key is None:

@@ -46,7 +46,7 @@ def _add(module: plugins.Module) -> None:
     try:
         import_module(module.path)
         new = set(_with_kind(_root)) - known_before
-        plugins.untaken([*map(kind_of, new)], {*map(kind_of, known_before)})
+        plugins.require_unused_names([*map(kind_of, new)], {*map(kind_of, known_before)})
     except Exception:
         _left_out.update(set(_with_kind(_root)) - known_before)
         raise

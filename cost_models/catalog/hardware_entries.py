@@ -104,7 +104,7 @@ def accelerator_entries() -> dict[str, AcceleratorEntry]:
     def added(item: dict[str, Any]) -> AcceleratorEntry:
         entry = checked_entry(item)
         entry_names = {entry.id, *entry.aliases}
-        plugins.untaken(entry_names, names)
+        plugins.require_unused_names(entry_names, names)
         if entry.spec.efficiency_profile not in ("", *profiles()):
             raise ValueError(f"no efficiency profile {entry.spec.efficiency_profile!r}")
         names.update(entry_names)

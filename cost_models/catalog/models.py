@@ -46,7 +46,7 @@ def models() -> tuple[ModelEntry, ...]:
     def added(row: dict[str, Any]) -> ModelEntry:
         entry = _entry(row)
         entry_names = {normal(name) for name in (entry.id, *entry.aliases)}
-        plugins.untaken(entry_names, names)
+        plugins.require_unused_names(entry_names, names)
         names.update(entry_names)
         return entry
 

@@ -42,7 +42,7 @@ RUNTIMES: dict[str, Runtime] = {module.RUNTIME.name: module.RUNTIME for module i
 
 def _added(module: plugins.Module) -> Runtime:
     runtime = plugins.attribute(module, "RUNTIME", Runtime)
-    plugins.untaken([runtime.name], RUNTIMES)
+    plugins.require_unused_names([runtime.name], RUNTIMES)
     for name in TRAITS:
         float(getattr(runtime, name))
     return runtime

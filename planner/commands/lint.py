@@ -17,7 +17,7 @@ from planner.commands.shared import Json
 
 if TYPE_CHECKING:
     from cost_models.spec import ClusterSpec
-    from planner.answers.lint.findings import Better, LintAnswer, ReadAnswer
+    from planner.answers.lint.findings import Better, Finding, LintAnswer, ReadAnswer
     from planner.documents.problems import RequestError
     from planner.frameworks.launch_files import GivenValues
     from planner.frameworks.read_results import Setting
@@ -88,7 +88,7 @@ def lint(
             raise
         answers.append(answer)
         if fix or diff:
-            _write(paths, texts, fixes.change_to_write(answer), fix, diff)
+            _write(paths, texts, answer.findings, fixes.change_to_write(answer), fix, diff)
         if not (sarif or diff):
             _show(answer, texts, json)
     if sarif:
@@ -141,13 +141,21 @@ def _show(answer: LintAnswer, texts: Mapping[str, str], json: bool) -> None:
 
 
 def _write(
-    paths: Sequence[str], texts: Mapping[str, str], better: Better | None, fix: bool, diff: bool
+    paths: Sequence[str],
+    texts: Mapping[str, str],
+    findings: Sequence[Finding],
+    better: Better | None,
+    fix: bool,
+    diff: bool,
 ) -> None:
     """Shows or writes mended files; what must be done by hand goes to standard error."""
     from planner.answers.lint.fixes import difference
 
     if better is None or not better.changes:
-        print("nothing is changed: no better plan of this framework is known here", file=sys.stderr)
+        text = "no better plan of this framework is known here"
+        if any(finding.gain for finding in findings):
+            text = "what the findings gain is to be changed by hand in files of such a program"
+        print(f"nothing is changed: {text}", file=sys.stderr)
         return
     if diff:
         print(difference(texts, {**texts, **better.files}), end="")

@@ -61,7 +61,7 @@ def _added(module: plugins.Module) -> str:
     from planner.frameworks.base import Framework
 
     found = plugins.attribute(module, "FRAMEWORK", Framework)
-    plugins.untaken([found.name], {**FRAMEWORKS, **ALIASES})
+    plugins.require_unused_names([found.name], {**FRAMEWORKS, **ALIASES})
     if found.runtime not in RUNTIMES:
         raise ValueError(f"no runtime {found.runtime!r}")
     return found.name

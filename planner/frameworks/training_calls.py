@@ -307,7 +307,7 @@ def alone(launch: ProgramCall) -> bool:
     return launch.launcher == "python" and first.startswith("python")
 
 
-def left_by(program: str) -> dict[str, str]:
+def devices_set_by_script(program: str) -> dict[str, str]:
     """The environment variable by which a Python script leaves itself some accelerators."""
     found = _LEAVES.search(program)
     return {"CUDA_VISIBLE_DEVICES": found[1]} if found else {}

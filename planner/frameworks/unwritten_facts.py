@@ -22,7 +22,7 @@ ALWAYS = {"norm_epsilon", "init_std", "rope_theta"}
 
 
 @dataclass(frozen=True)
-class Uncarried:
+class UnwrittenFact:
     """One such fact, the framework's option for it with its default, and which models have it.
 
     numerics: the fields of cost_models.numerics.Numerics that hold it.
@@ -45,7 +45,7 @@ class Uncarried:
 class Missing(NamedTuple):
     """rows: facts that the model can have but does not state; lost: stated, but not written."""
 
-    rows: tuple[Uncarried, ...]
+    rows: tuple[UnwrittenFact, ...]
     lost: tuple[str, ...]
 
 
@@ -84,19 +84,23 @@ _MODELS: dict[str, Callable[[ModelSpec], bool]] = {
 
 # The facts that several frameworks leave out; those of the numerics by the field that holds them.
 _FACTS = {
-    "norm_epsilon": Uncarried("norm epsilon", "", _every, ("norm_epsilon",)),
-    "rope_theta": Uncarried("rotary base", "", _rotary, ("rope_theta", "local_rope_theta")),
-    "rotary": Uncarried("rotary base and scaling", "", _rotary, ("rope_theta", "rope_scaling")),
-    "rotary_share": Uncarried("share of rotated head dimensions", "", _rotary, ("rotary_share",)),
-    "no_rope": Uncarried("layers without RoPE", "", _rotary),
-    "rope_scaling": Uncarried("rope scaling", "", _rotary, ("rope_scaling",)),
-    "activation": Uncarried("activation", "", _every, ("activation",)),
-    "routed_scaling": Uncarried("routed scaling factor", "", _mixture, ("routed_scaling",)),
-    "router_scores": Uncarried("router scores", "", _mixture),
-    "balancing": Uncarried("load-balancing loss", "", _mixture),
-    "mtp_loss": Uncarried("weight of the MTP loss", "", lambda model: model.mtp_num_layers > 0),
-    "init_std": Uncarried("standard deviation of the initial weights", "", _every, ("init_std",)),
-    "multipliers": Uncarried(
+    "norm_epsilon": UnwrittenFact("norm epsilon", "", _every, ("norm_epsilon",)),
+    "rope_theta": UnwrittenFact("rotary base", "", _rotary, ("rope_theta", "local_rope_theta")),
+    "rotary": UnwrittenFact("rotary base and scaling", "", _rotary, ("rope_theta", "rope_scaling")),
+    "rotary_share": UnwrittenFact(
+        "share of rotated head dimensions", "", _rotary, ("rotary_share",)
+    ),
+    "no_rope": UnwrittenFact("layers without RoPE", "", _rotary),
+    "rope_scaling": UnwrittenFact("rope scaling", "", _rotary, ("rope_scaling",)),
+    "activation": UnwrittenFact("activation", "", _every, ("activation",)),
+    "routed_scaling": UnwrittenFact("routed scaling factor", "", _mixture, ("routed_scaling",)),
+    "router_scores": UnwrittenFact("router scores", "", _mixture),
+    "balancing": UnwrittenFact("load-balancing loss", "", _mixture),
+    "mtp_loss": UnwrittenFact("weight of the MTP loss", "", lambda model: model.mtp_num_layers > 0),
+    "init_std": UnwrittenFact(
+        "standard deviation of the initial weights", "", _every, ("init_std",)
+    ),
+    "multipliers": UnwrittenFact(
         "soft-capping of logits or attention scores, multipliers", "", _every,
         ("attention_softcap", "logit_softcap", "attention_scale", "embedding_multiplier",
          "residual_multiplier", "logit_multiplier"),
@@ -104,22 +108,22 @@ _FACTS = {
 }  # fmt: skip
 
 
-def table(package: str) -> tuple[Uncarried, ...]:
+def table(package: str) -> tuple[UnwrittenFact, ...]:
     """The facts that a framework leaves out, as fields.json of its package has them."""
     return tuple(
         _uncarried(*row) for row in package_files.table(package, "fields.json")["unwritten"]
     )
 
 
-def _uncarried(name: str, how: str, models: str = "") -> Uncarried:
+def _uncarried(name: str, how: str, models: str = "") -> UnwrittenFact:
     """A fact of _FACTS, or its own, with an option; models: if only some of them can say it so."""
-    fact = _FACTS.get(name, Uncarried(name, "", _every))
+    fact = _FACTS.get(name, UnwrittenFact(name, "", _every))
     return replace(fact, how=how, exists=_MODELS[models] if models else fact.exists)
 
 
 def of(
     model: ModelSpec,
-    table: Iterable[Uncarried],
+    table: Iterable[UnwrittenFact],
     said: Collection[str],
     options: Mapping[str, str] | None = None,
 ) -> Missing:

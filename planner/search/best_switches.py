@@ -21,7 +21,7 @@ Refused = list[tuple[Rule, BoolArray]]
 RESTS_ON = ("tp", "cp", "pp", "dp", "dp_shard", "ep", "zero_stage")
 
 
-def settled(
+def with_best_switches(
     switches: Switches,
     rules: Iterable[Rule],
     context: Context,

@@ -22,7 +22,7 @@ _SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
 
 
 @dataclass(frozen=True)
-class Ragged:
+class GroupOffsets:
     """Values of each group: where they begin in the columns, and how many there are."""
 
     columns: dict[str, IntArray]
@@ -80,7 +80,7 @@ class Layouts:
         schedule[index[others]] = np.broadcast_to(self.legal.schedule, index.shape)[others]
         return {"schedule": schedule[inverse], "vpp": largest[inverse]}
 
-    def table(self, schedule: int | None, explicit: bool) -> Ragged:
+    def table(self, schedule: int | None, explicit: bool) -> GroupOffsets:
         """Layouts of one schedule, or of all, for each group; explicit: by named stages."""
         chosen = (self.legal.stage_layers > 0) == explicit
         layouts = self.legal.take(
@@ -90,10 +90,10 @@ class Layouts:
         table = {name: getattr(layouts, name) for name in LAYOUT_FIELDS}
         if schedule is not None:
             table["schedule"] = np.asarray(schedule)
-        return Ragged(table, starts, ends - starts)
+        return GroupOffsets(table, starts, ends - starts)
 
 
-def micro_batch_table(axes: Axes, groups: Plans, legality: Legality) -> Ragged:
+def micro_batch_table(axes: Axes, groups: Plans, legality: Legality) -> GroupOffsets:
     """Micro-batches that divide the data-parallel share of each group."""
     batch = axes.request.training.global_batch_size
     allowed = set(axes.values["micro_batch_size"])
@@ -108,7 +108,7 @@ def micro_batch_table(axes: Axes, groups: Plans, legality: Legality) -> Ragged:
     starts = np.array([slices[d][0] for d in sizes], dtype=np.int64)
     counts = np.array([slices[d][1] for d in sizes], dtype=np.int64)
     values = np.array(flat or [1], dtype=np.int64)
-    return Ragged({"micro_batch_size": values}, starts, counts)
+    return GroupOffsets({"micro_batch_size": values}, starts, counts)
 
 
 def chunk_layers(model: ModelSpec, plans: Plans) -> IntArray:

@@ -158,10 +158,12 @@ def _repartitioned(
         partitions.add(partition_layers(layers, stages))
     for other in partitions - {None, now}:
         assert other is not None
-        yield relaid(plan, now, other), pace_s(layers, stages, other) / now_s
+        yield with_stage_layers(plan, now, other), pace_s(layers, stages, other) / now_s
 
 
-def relaid(plan: ParallelPlan, now: tuple[int, ...], sizes: tuple[int, ...]) -> ParallelPlan:
+def with_stage_layers(
+    plan: ParallelPlan, now: tuple[int, ...], sizes: tuple[int, ...]
+) -> ParallelPlan:
     """A plan with other layers on its virtual stages; if it recomputed all, it still does."""
     fields = {"first_stage_layers": 0, "last_stage_layers": 0, "stage_layers": ()}
     fields |= layout_fields(plan.schedule, plan.pp, plan.vpp, sizes)

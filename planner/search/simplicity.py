@@ -54,7 +54,7 @@ def used(plan: ParallelPlan) -> list[str]:
     return [name for name, needed in steps(Plans.of(plan)).items() if needed]
 
 
-def unseen(plan: ParallelPlan, seen: Pairs) -> tuple[str, ...]:
+def unproven_features(plan: ParallelPlan, seen: Pairs) -> tuple[str, ...]:
     """The first one or two features of a plan that no published run has together; () for none."""
     pairs = combinations_with_replacement(used(plan), 2)
     return next((tuple(dict.fromkeys(pair)) for pair in pairs if frozenset(pair) not in seen), ())

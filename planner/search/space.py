@@ -30,12 +30,12 @@ from planner.constraints import (
 from planner.documents.answer import SpaceAxis
 from planner.documents.request import PlanRequest
 from planner.search.axes import LAYOUT_FIELDS, MAX_CANDIDATES, Axes, SpaceTooLarge, within
-from planner.search.best_switches import settled
+from planner.search.best_switches import with_best_switches
 from planner.search.dominance import Dominance
 from planner.search.layout_axes import LayoutAxes
 from planner.search.layout_tables import (
+    GroupOffsets,
     Layouts,
-    Ragged,
     batches,
     chunk_layers,
     micro_batch_table,
@@ -168,13 +168,13 @@ class Space:
         return least_wait_share(plans, self.request.training.global_batch_size)
 
     @cached_property
-    def _tables(self) -> tuple[Ragged, Ragged, Ragged]:
+    def _tables(self) -> tuple[GroupOffsets, GroupOffsets, GroupOffsets]:
         """Micro-batch sizes, and layouts with usual and with explicit stages, of each group."""
         implicit, explicit = (self._layouts.table(None, named) for named in (False, True))
         return micro_batch_table(self._axes, self.groups, self._legality), implicit, explicit
 
     def _counted_hopeless(
-        self, hopeless: PartialPlans, tables: Iterable[Ragged], size: int
+        self, hopeless: PartialPlans, tables: Iterable[GroupOffsets], size: int
     ) -> Iterator[Plans]:
         """Empty chunks, of which there is nothing to price, so that the caller reports progress."""
         for plans in chain(*(self._laid_out(hopeless, table, size) for table in tables)):
@@ -200,7 +200,7 @@ class Space:
             yield self._legal_partial_plans(layouts_here, micro, uncounted)
 
     def _legal_partial_plans(
-        self, counts: IntArray, micro: Ragged, uncounted: bool
+        self, counts: IntArray, micro: GroupOffsets, uncounted: bool
     ) -> PartialPlans:
         """One batch of them; counts: partial plans of each group, before any is left out."""
         options = self._options.columns
@@ -245,7 +245,7 @@ class Space:
             plans.take(legal), rows, drawn[rows], counts, early, tuple(rules), tuple(refused),
         )  # fmt: skip
 
-    def _count(self, partial: PartialPlans, layouts: Ragged) -> None:
+    def _count(self, partial: PartialPlans, layouts: GroupOffsets) -> None:
         """Count the plans that are left out."""
         for rule, first, drawn in partial.refused:
             count = int((drawn * layouts.counts).sum())
@@ -258,7 +258,7 @@ class Space:
             twins = layouts.count_of(layouts.columns["schedule"] == _1F1B) * (self.groups.pp > 1)
             self.dominated += int((twins * partial.drawn).sum())
 
-    def _laid_out(self, partial: PartialPlans, layouts: Ragged, size: int) -> Iterator[Plans]:
+    def _laid_out(self, partial: PartialPlans, layouts: GroupOffsets, size: int) -> Iterator[Plans]:
         """Partial plans with each of their layouts, all layouts of a group together."""
         for low, high in batches(layouts.counts[partial.group] * partial.counts, size):
             yield from self._candidates_of_rows(partial, layouts, np.arange(low, high))
@@ -266,7 +266,7 @@ class Space:
     def _laid_out_in_time(
         self,
         partial: PartialPlans,
-        layouts: Ragged,
+        layouts: GroupOffsets,
         size: int,
         first: int,
         most_s: Callable[[], FloatArray],
@@ -284,7 +284,7 @@ class Space:
     def _candidates_of_rows(
         self,
         partial: PartialPlans,
-        layouts: Ragged,
+        layouts: GroupOffsets,
         rows: IntArray,
         most_s: Callable[[], FloatArray] | None = None,
     ) -> Iterator[Plans]:
@@ -335,7 +335,7 @@ class Space:
             plans = plans.take(keep)
         if not self._options.switches.columns:
             return plans.take(self._legality.legal(plans, "plan", partial.rules))
-        accepted, refused = settled(
+        accepted, refused = with_best_switches(
             self._options.switches, partial.rules, self.context, plans, self._dominance.at_rest
         )
         for each, rows in refused:
@@ -354,7 +354,7 @@ class Space:
         if self._uneven_split_filter is not None:
             self._uneven_split_filter.seen(plans, seconds)
 
-    def _promising(self, layouts: Ragged, drawn: IntArray) -> Ragged:
+    def _promising(self, layouts: GroupOffsets, drawn: IntArray) -> GroupOffsets:
         """Layouts by group, none where an uneven split cannot beat the best plan so far.
 
         drawn: partial plans of each group.

@@ -9,7 +9,7 @@ import pytest
 
 from cost_models.catalog.hardware import parse_shorthand
 from cost_models.catalog.models import model, models
-from cost_models.continuous_batching import Cut, Lengths, generate, most_running
+from cost_models.continuous_batching import Cut, Lengths, generate, max_concurrent_responses
 from cost_models.estimate import CostModel
 from cost_models.generation import Engine, cache_read_s, experts_used
 from cost_models.parameters import total_parameters
@@ -198,8 +198,8 @@ class TestBatching:
 
     def test_caches_bound_what_runs(self) -> None:
         held = np.array([1.0, 2.0, 4.0])
-        assert most_running(100.0, held, np.array([1.0, 1.0, 1.0])) == 25
-        assert most_running(100.0, held, np.array([1.0, 0.5, 0.25])) == 100 / (3 / 1.75)
+        assert max_concurrent_responses(100.0, held, np.array([1.0, 1.0, 1.0])) == 25
+        assert max_concurrent_responses(100.0, held, np.array([1.0, 0.5, 0.25])) == 100 / (3 / 1.75)
         few = generate(engine(), Lengths.spread(400, 2048), 256, 500, cache_bytes=2e9)
         assert few.running < 50
         with pytest.raises(ValueError, match="cache of one sequence"):

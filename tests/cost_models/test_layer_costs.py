@@ -10,7 +10,7 @@ from cost_models.estimate import CostModel
 from cost_models.layer_costs import launch_bound_s
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import ModelSpec, MoESpec, TrainingSpec
-from cost_models.step_time import alone_micro_batches
+from cost_models.step_time import unoverlapped_micro_batches
 
 
 def parts(model: ModelSpec, cluster: str, seq_length: int, **plan: object) -> dict[str, float]:
@@ -120,7 +120,7 @@ def test_nothing_hides_an_exchange_while_the_pipeline_fills() -> None:
     ]
     assert exposed[1]["ep_comm"] == pytest.approx(exposed[0]["ep_comm"])
     plans = Plans.from_rows([ParallelPlan(pp=4, vpp=2, schedule="interleaved-1f1b")])
-    assert [float(alone_micro_batches(plans, m)[0]) for m in (2.0, 64.0)] == [2.0, 4.0]
+    assert [float(unoverlapped_micro_batches(plans, m)[0]) for m in (2.0, 64.0)] == [2.0, 4.0]
 
 
 @pytest.mark.parametrize(

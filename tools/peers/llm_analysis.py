@@ -124,7 +124,8 @@ PEER = Peer(
     (
         "half of the peak FLOP rate and 0.9 of the memory's, as its README says of training",
         "GPUs that it does not describe: peak, memory and links of our catalog",
-        "time below ZeRO 2 with replicas for ranks: it gathers weights per layer from all others",
+        "below ZeRO 2 its time is asked for with every rank as a replica (rdp_size): else it "
+        "gathers each layer's weights",
         "it leaves out the bubble of the pipeline, so interleaving makes no difference",
     ),
     validated_on=("sc21_t1", "sc21_t2", "mtnlg"),

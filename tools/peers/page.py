@@ -86,7 +86,8 @@ def _time(found: Document) -> Iterator[str]:
     yield from _table(found, "first_sight_s", fitted=False)
     yield (
         "Fitted: each side's times multiplied by one factor for each accelerator, the one that "
-        "suits these very runs best. What a user gets who has calibrated by many runs of his own."
+        "suits these very runs best. This is what a user gets after calibrating on many runs of "
+        "their own."
     )
     yield ""
     yield from _table(found, "ours_s", fitted=True)

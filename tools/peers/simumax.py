@@ -175,7 +175,7 @@ PEER = Peer(
         "B200: its own file as it is, measured on the machine of its B200 runs",
         "A100 SXM: its file of A100 PCIe with the links that it measured on B200, at NVLink's rate",
         "H100 and H200: the same with their peaks and memory, and its default efficiency of 0.75",
-        "interleaved stages with messages that wait, which alone it times",
+        "interleaved stages with blocking sends, the only kind it times",
         "the network between nodes has the rate that the run states",
     ),
     validated_on=("simumax_b200",),

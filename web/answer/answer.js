@@ -1,7 +1,7 @@
 /* The answer at the top of the Plan view: the plan, its results, their uncertainty, assumptions. */
 
 import { html } from "htm/preact";
-import { bytes, capitalized, chance, clusterLine, count, energy, foldedStages, layersLine, money, number, percent, planLine, seconds, secondsRange, SPACE, teraflops, times, tokensPerSecond, unit, words } from "../format.js";
+import { bytes, capitalized, chance, clusterLine, count, energy, foldedStages, fullOfCache, layersLine, money, number, percent, planLine, seconds, secondsRange, SPACE, teraflops, times, tokensPerSecond, unit, words } from "../format.js";
 import {
   answer, busy, cancel, change, current, failure, fresh, isPinned, open, pick, picked, problems, progress, report, request,
   resolved, searchNow, togglePin, units,
@@ -159,7 +159,7 @@ function Figures({ shown }) {
   const mfu = [shown.mfu / (1 + off[1]), shown.mfu / (1 + off[0])];
   const used = memory.peak_bytes / memory.capacity_bytes;
   const cached = memory.peak_bytes - memory.needed_bytes;
-  const givesWay = used > 0.98 && cached > 0.02 * memory.capacity_bytes ? ` ${bytes(cached, units.value)} of it returnable cache,` : "";
+  const givesWay = fullOfCache(memory) ? ` ${bytes(cached, units.value)} of it returnable cache,` : "";
   const speedup = baseline && fresh.value ? baseline.report.iteration_time_s / time : null;
   const trained = shown.days !== null && shown.days !== undefined;
   const figure = (label, main, more, title, below) => html`

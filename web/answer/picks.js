@@ -3,7 +3,7 @@
 import { html } from "htm/preact";
 import { post } from "../api.js";
 import { flagsText } from "../flags_text.js";
-import { capitalized, percent, seconds, words } from "../format.js";
+import { capitalized, free, percent, seconds, words } from "../format.js";
 import { behindBest } from "./recipe.js";
 import { answer, change, framework, fresh, pick, picked, planRequest, request } from "../state.js";
 import { CopyButton } from "../ui/copy.js";
@@ -11,11 +11,11 @@ import { CopyButton } from "../ui/copy.js";
 const WORTH_OPENING = 0.001; // relative saving above which a held-fixed field's better value is shown
 
 /* How much slower a plan is than the best, or how much memory it leaves if that is the goal. */
-function behind({ plan: { memory }, slower_by: slower }) {
+function behind({ plan: { memory }, slower_by: slower }, best) {
   if (request.value.search?.objective !== "memory_headroom") {
     return slower < 0 ? `${percent(-slower, 2)} faster, but by its code alone: no published run` : `${percent(slower, 2)} slower`;
   }
-  return `${percent(1 - memory.peak_bytes / memory.capacity_bytes)} free`;
+  return free(memory, best.memory);
 }
 
 export function PlanPicks({ shown }) {
@@ -32,7 +32,7 @@ export function PlanPicks({ shown }) {
       <${Reasons} picks=${picks} />
       ${framework.value && html`<${CopyFlags} recommended=${picks.find(({ name }) => name === "recommended")} />`}
       ${frameworks.length > 1 && html`<p class="muted">Runs in ${same.join(" and ")}.${rivals.length > 0 && " Best plan of the other frameworks: "}
-        ${rivals.map((one, i) => html`<span key=${one.framework}>${i > 0 && " · "}<button type="button" class="link" onClick=${() => pick(one.plan.plan)}>${one.framework}</button> ${behind(one)}</span>`)}</p>`}
+        ${rivals.map((one, i) => html`<span key=${one.framework}>${i > 0 && " · "}<button type="button" class="link" onClick=${() => pick(one.plan.plan)}>${one.framework}</button> ${behind(one, best)}</span>`)}</p>`}
       <${HeldFixed} held=${answer.value.held_fixed ?? []} />
     </div>`;
 }
@@ -72,10 +72,9 @@ function Saving({ one: { field, value, other, saves, runs_in: runs } }) {
 }
 
 function Pick({ one: { name, plan, slower_by: slower, why }, best, shown }) {
-  const { memory } = plan;
-  const free = percent(1 - memory.peak_bytes / memory.capacity_bytes);
-  const about = `${seconds(plan.iteration_time_s)}, ${free} of the memory free: ${why}`;
+  const left = free(plan.memory, best.memory);
+  const about = `${seconds(plan.iteration_time_s)}, ${left}: ${why}`;
   return html`<button type="button" title=${about} aria-pressed=${String(shown.id === plan.id)}
     onClick=${() => pick(plan.id === best.id ? null : plan.plan)}>
-    ${capitalized(words(name))} <small>${slower === 0 ? "" : `${behindBest(slower)}, `}${free} free</small></button>`;
+    ${capitalized(words(name))} <small>${slower === 0 ? "" : `${behindBest(slower)}, `}${left}</small></button>`;
 }

@@ -148,7 +148,7 @@ function columns(fields, plan, current) {
     { key: "iteration_time_s", label: "Step", number: true, show: (item) => seconds(item) },
     { key: "peak_bytes", label: "Worst stage", number: true, show: (item) => bytes(item, units.value) },
     { key: "chance_best", label: "Best?", title: "The chance that it is the fastest of the first plans", number: true,
-      show: (item, row) => (item === undefined ? "–" : html`${chance(item)}${row.tie && html` <span class="muted" title="cannot be told from the best">tie</span>`}${row.is_expected && html` <span class="muted" title="the best plan when the uncertainty is counted">best expected</span>`}${row.tells && html` <span class="muted" title=${`the plan to run for knowing: it takes away ${chance(row.tells)} of the doubt in all of them`}>tells most</span>`}`) },
+      show: (item, row) => (item === undefined ? "–" : html`${chance(item)}${row.tie && html` <span class="muted" title="statistically tied with the best">tie</span>`}${row.is_expected && html` <span class="muted" title="the best plan when the uncertainty is counted">best expected</span>`}${row.tells && html` <span class="muted" title=${`the plan to measure first: its run takes away ${chance(row.tells)} of the doubt in all of them`}>measure first</span>`}`) },
     ...fields.map((name) => (TIMES[name]
       ? { key: name, label: TIMES[name], number: true, show: (item) => (item ? seconds(item) : "–") }
       : { key: name, label: fieldLabel(name), title: name, number: numeric.has(name),

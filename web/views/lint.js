@@ -4,7 +4,7 @@ import { html } from "htm/preact";
 import { batch, effect, signal, useSignalEffect } from "@preact/signals";
 import { useState } from "preact/hooks";
 import { download, post } from "../api.js";
-import { bytes, chance, count, number, percent, planLine, seconds, shellWord, times, tokensPerSecond } from "../format.js";
+import { bytes, capitalized, chance, count, number, percent, planLine, seconds, shellWord, times, tokensPerSecond } from "../format.js";
 import { Cluster } from "../form/cluster.js";
 import { openRun } from "../open_run.js";
 import { request, units } from "../state.js";
@@ -150,7 +150,8 @@ const Refusal = ({ problem }) => html`
   <ul class="refusals">${(problem.errors ?? [problem]).map(({ pointer, detail }) => html`<li key=${pointer + detail}>${pointer && html`<code>${pointer.replace("/files/", "")}</code> `}${detail}</li>`)}</ul>`;
 
 function Verdict({ found }) {
-  const [kind, said] = VERDICTS[found.verdict];
+  const [kind, verdict] = VERDICTS[found.verdict];
+  const said = found.verdict === "improvable" && found.best === null ? "Runs, and one change makes it faster" : verdict;
   const { cluster, training, model } = found.request;
   const [group] = cluster.groups;
   const counts = Object.entries(HEADS).map(([severity, head]) => [found.findings.filter((one) => one.severity === severity).length, head.toLowerCase()]).filter(([n]) => n);
@@ -193,6 +194,7 @@ function Better({ title, better, gain }) {
         <button type="button" onClick=${() => openPlan(answer.value, better.report.plan, better.global_batch_size)}>Open this plan</button></header>
       <${Mended} better=${better} />
       ${gain && html`<p class="lead"><b>${times(gain.speedup)} as fast</b>. Between ${times(gain.low)} and ${times(gain.high)} at 80 %, ${chance(gain.chance)} likely to be faster${gain.inside_error ? ": measure both." : "."}</p>`}
+      ${better.caution && html`<p class="muted">${capitalized(better.caution)}.</p>`}
       <${Report} report=${better.report} />
       <table class="flag-changes"><caption class="for-readers">${title}: options to change</caption>
         <tbody>${better.changes.map((change) => {

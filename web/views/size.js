@@ -55,11 +55,11 @@ export default function Size() {
             ${found ? html`<${Choices} found=${found} />` : known ? html`<p class="lead">The clusters that are known so far; which to rent is said when all are.</p>` : html`<div class="skeleton" aria-hidden="true"><i></i><i></i><i></i></div>`}
           </div>
         </section>
-        ${known && html`<${SoFar} rows=${known} />`}
+        ${known && html`<${PartialRows} rows=${known} />`}
         ${found && html`
           <${DaysCostChart} found=${found} nameOf=${kind} onOpen=${openRow} />
           <${Rows} found=${found} />
-          <${RestsOn} found=${found} />`}
+          <${AssumptionList} found=${found} />`}
       </div>
     </div>`;
 }
@@ -130,13 +130,14 @@ const unseen = ({ error_band: band }) => band.accelerator_rows === 0;
 
 const within = (value) => value !== null && value > OVERLAP[0] && value < OVERLAP[1];
 
-/* The other kinds that are statistically tied with the choice. */
+/* The other kinds that are statistically tied with the choice, or cost as much as far as is known. */
 function Ties({ found }) {
-  const close = found.rivals.filter(({ chance_cheaper, chance_sooner }) => within(chance_cheaper ?? chance_sooner));
-  if (close.length === 0) return null;
-  const one = ({ row, chance_sooner, chance_cheaper }) =>
-    `${name(found.rows[row])} (sooner with a chance of ${chance(chance_sooner)}${chance_cheaper === null ? "" : `, cheaper with ${chance(chance_cheaper)}`})`;
-  return html`<p class="apart">It is statistically tied with ${close.map(one).join(", or ")}: their intervals overlap, so measure both, or choose by price and delivery.</p>`;
+  const tied = found.rivals.filter(({ chance_cheaper, chance_sooner }) => within(chance_sooner) && within(chance_cheaper ?? chance_sooner));
+  const asCheap = found.rivals.filter((rival) => !tied.includes(rival) && rival.chance_cheaper !== null && within(rival.chance_cheaper));
+  const names = (rivals) => rivals.map(({ row }) => name(found.rows[row])).join(", ").replace(/, (?=[^,]*$)/, " or ");
+  return html`
+    ${tied.length > 0 && html`<p class="apart">It is statistically tied with ${names(tied)}: their intervals overlap, so measure both, or choose by price and delivery.</p>`}
+    ${asCheap.length > 0 && html`<p class="apart">Whether it is cheaper than ${names(asCheap)} is not sure: the intervals of the costs overlap.</p>`}`;
 }
 
 /* The best cluster of every requested kind, compared with the chosen one. */
@@ -257,7 +258,7 @@ const FEW = 16; // up to this many clusters, all are shown at first
 const SHOWN = { front: "Front", kept: "Within limits", all: "All" };
 
 /* The rows of a sizing under way, which have no plans yet. */
-function SoFar({ rows }) {
+function PartialRows({ rows }) {
   const columns = COLUMNS.filter(({ key, saved }) => !saved && key !== "marks" && key !== "plan");
   const listed = rows.map((row, at) => ({ ...row, at, class: row.exceeds.length || row.reason ? "dim" : "" }));
   return html`
@@ -284,7 +285,7 @@ function Rows({ found }) {
     </section>`;
 }
 
-function RestsOn({ found }) {
+function AssumptionList({ found }) {
   return html`
     <details class="card rests-on" open>
       <summary>Assumptions</summary>

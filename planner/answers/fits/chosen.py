@@ -84,7 +84,7 @@ def _able(asked: FitRequest, method: Method, seq_length: int, far: int) -> list[
         except RequestError as error:  # the training does not go with the method
             return error.problems[0].detail
         first = best_at(one, seq_length)
-        if found := _frugal(one, first, far):
+        if found := _least_memory_plan(one, first, far):
             able.append(found)
         else:
             why[name] = _refused(one, seq_length, first.outcome)
@@ -117,7 +117,7 @@ def _best(able: list[Chosen]) -> Chosen:
     return min(alike, key=lambda each: each.first.outcome.score)
 
 
-def _frugal(one: Tried, first: Found, far: int) -> Chosen | None:
+def _least_memory_plan(one: Tried, first: Found, far: int) -> Chosen | None:
     """A trainer with its plan of least memory at a great length; None where none is legal."""
     plans = [(each, plan) for each in one.each if (plan := each.least(far)) is not None]
     found = [Chosen(one, first, each, plan, each.needed_bytes(far, plan)) for each, plan in plans]

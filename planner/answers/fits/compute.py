@@ -12,7 +12,7 @@ from planner import frameworks
 from planner.answers.fits.answer import Cell, FitAnswer, Row
 from planner.answers.fits.chosen import chosen
 from planner.answers.fits.command import command_of
-from planner.answers.fits.last_with_room import last_with_room
+from planner.answers.fits.largest_that_fits import largest_that_fits
 from planner.answers.fits.request import FitRequest, Method
 from planner.answers.fits.trained_with import trained_with, trained_with_notes
 from planner.answers.fits.tried import TITLES, Found, Tried, best_at, sequences
@@ -154,7 +154,7 @@ def _with_largest_micro_batch(one: Tried, seq_length: int, plan: ParallelPlan) -
     def spare(times: int) -> float:
         return free_bytes(with_micro_batch(one.at(seq_length), of(times)), of(times))
 
-    return of(last_with_room(spare, 1, MOST_MICRO_BATCH // one.together))
+    return of(largest_that_fits(spare, 1, MOST_MICRO_BATCH // one.together))
 
 
 def with_micro_batch(request: PlanRequest, plan: ParallelPlan) -> PlanRequest:
@@ -168,7 +168,7 @@ def with_micro_batch(request: PlanRequest, plan: ParallelPlan) -> PlanRequest:
 
 def _longest(one: Tried, plan: ParallelPlan, fitting: int, most: int) -> int:
     """The longest sequence that fits with a plan, no shorter than one that fits with another."""
-    steps = last_with_room(
+    steps = largest_that_fits(
         lambda steps: free_bytes(one.at(steps * LENGTH_STEP), plan),
         fitting // LENGTH_STEP,
         most // LENGTH_STEP,

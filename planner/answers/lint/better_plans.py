@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -9,16 +10,19 @@ import numpy as np
 from cost_models.estimate import Estimates
 from cost_models.plans import FIELDS, ParallelPlan, Plans
 from planner.answers.lint.changed_options import changes
-from planner.answers.lint.findings import Better
+from planner.answers.lint.findings import Better, FlagChange
 from planner.answers.lint.linted_launch import MINIMUM_GAIN, LintedLaunch, changed
+from planner.answers.lint.variables import variables
 from planner.answers.plans.competition import limited, prepared
 from planner.answers.plans.explain import report
 from planner.answers.plans.near_misses import near_misses, smallest_change
 from planner.constraints import Context, violations
 from planner.documents.answer import Nearest
 from planner.documents.request import Bounds, PlanRequest
+from planner.evidence.uncertainty.record import seen_together
 from planner.search.exhaustive import cost_model, search
 from planner.search.plan_distance import CHOICES
+from planner.search.simplicity import unproven_features
 
 # Fields that the search does not vary but a script may have set: its own value is searched too.
 _KEPT = (
@@ -31,6 +35,7 @@ _KEPT = (
     "overlap_ep",
     "offload_optimizer",
 )
+CHECKPOINT_OPTIONS = ("--ckpt-format", "--dist-ckpt-format")
 # Reasons that another batch size would remove.
 BATCH = {"batch_identity", "schedule_micro_batches"}
 
@@ -40,7 +45,9 @@ def best(launch: LintedLaunch) -> Better | None:
 
     None where nothing fits, or nothing is faster than the script's own plan by MINIMUM_GAIN.
     """
-    found = search(prepared(_open(launch))[0], launch.rules_of_framework, top_k=1).best
+    found = search(
+        prepared(_with_script_values(launch))[0], launch.rules_of_framework, top_k=1
+    ).best
     if not found:
         return None
     plan, own = found[0], launch.own
@@ -81,7 +88,9 @@ def _rebatched(launch: LintedLaunch) -> Better | None:
         if needed <= launch.room_bytes(plan):
             return Better(
                 report=report(costs, request, plan),
-                changes=changes(launch.framework, asked, launch.reading, plan, request),
+                changes=changes(
+                    launch.framework, asked, launch.reading, plan, _environment(launch), request
+                ),
                 global_batch_size=near,
             )
     return None
@@ -108,7 +117,7 @@ def nearest(launch: LintedLaunch) -> tuple[Nearest, ...]:
     return tuple(near_misses(asked, launch.costs, search(asked, rules, top_k=1), rules))
 
 
-def _open(launch: LintedLaunch) -> PlanRequest:
+def _with_script_values(launch: LintedLaunch) -> PlanRequest:
     """The request, with the script's own values added to the usual ones."""
     usual = ParallelPlan()
     limits = {
@@ -120,10 +129,30 @@ def _open(launch: LintedLaunch) -> PlanRequest:
 
 
 def _better(launch: LintedLaunch, plan: ParallelPlan) -> Better:
+    needed = changes(launch.framework, launch.request, launch.reading, plan, _environment(launch))
     return Better(
         report=report(launch.costs, launch.request, plan),
-        changes=changes(launch.framework, launch.request, launch.reading, plan),
+        changes=needed,
+        caution=_caution(launch, plan, needed),
     )
+
+
+def _caution(launch: LintedLaunch, plan: ParallelPlan, needed: Iterable[FlagChange]) -> str:
+    """What no published run has shown of a plan, where the script's own plan has less of it."""
+    chip = launch.request.cluster.groups[0].accelerator
+    seen = seen_together(chip, launch.model.moe is not None)
+    missing = unproven_features(plan, seen)
+    parts = []
+    if missing and missing != unproven_features(launch.plan, seen):
+        parts.append(f"no published run of its kind has {' with '.join(missing)}: measure it first")
+    if any(change.option in CHECKPOINT_OPTIONS for change in needed):
+        parts.append("checkpoints get another format")
+    return "; ".join(parts)
+
+
+def _environment(launch: LintedLaunch) -> dict[str, str]:
+    """The variables that its scripts set."""
+    return {one.name: one.value for one in variables(launch.files)}
 
 
 def _costs(launch: LintedLaunch, plan: ParallelPlan) -> Estimates:

@@ -6,7 +6,7 @@ their present values and spellings come from the script.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from cost_models.plans import ParallelPlan
 from planner.answers.lint.findings import FlagChange
@@ -69,11 +69,13 @@ def changes(
     request: PlanRequest,
     reading: Reading,
     plan: ParallelPlan,
+    environment: Mapping[str, str],
     goal: PlanRequest | None = None,
 ) -> tuple[FlagChange, ...]:
     """The options to change in a script, in the order in which the framework writes them.
 
-    goal: the request of the plan, if it is not the script's.
+    environment: the variables that the script sets.  goal: the request of the plan, if it is not
+    the script's.
     """
     before = launched(framework, request, reading)
     after = _options(framework, goal or request, plan)
@@ -85,7 +87,12 @@ def changes(
     }
     found: dict[str, FlagChange] = {}
     for name in names:
-        for change in _change(framework, reading, before.get(name), after.get(name), moved):
+        pair = before.get(name), after.get(name)
+        if any(flag is not None and flag.group == ENVIRONMENT for flag in pair):
+            changed = _variable(reading, environment, *pair)
+        else:
+            changed = _change(framework, reading, *pair, moved)
+        for change in changed:
             found.setdefault(change.option, change)  # an alias of two options is removed once
     return tuple(found.values())
 
@@ -95,9 +102,6 @@ def _change(
 ) -> Iterator[FlagChange]:
     written = after or before
     assert written is not None
-    if written.group == ENVIRONMENT:
-        yield from _variable(reading, before, after)
-        return
     said = _setting(framework, reading, written.name)
     if _value(before) == _value(after) and (said.name if said else written.name) not in moved:
         return
@@ -123,13 +127,16 @@ def _removed(said: Setting, why: str) -> FlagChange:
     )
 
 
-def _variable(reading: Reading, before: Flag | None, after: Flag | None) -> Iterator[FlagChange]:
+def _variable(
+    reading: Reading, environment: Mapping[str, str], before: Flag | None, after: Flag | None
+) -> Iterator[FlagChange]:
     """The change of a variable, if its value differs; a variable too many does no harm."""
     if after is None:
         return
     said = reading.find(after.name)
     missed = any(after.name in text for text in reading.assumed)
-    there = _words(said) if said else None if missed else _value(before)
+    there = environment.get(after.name, None if missed else _value(before))
+    there = _words(said) if said else there
     if there != _value(after):
         yield FlagChange(
             option=after.name, before=there, after=_value(after), why=after.why,

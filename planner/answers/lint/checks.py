@@ -20,7 +20,7 @@ CHECKS: tuple[Check, ...] = (
     faults.unknown_keys,
     faults.ignored_options,
     faults.environment,
-    faults.surroundings,
+    faults.harmful_environment,
     faults.memory,
     slow_splits.tp_across_nodes,
     slow_splits.cp_across_nodes,

@@ -98,14 +98,19 @@ def unknown_keys(launch: LintedLaunch) -> Iterator[Finding]:
 
 
 def broken_rules(launch: LintedLaunch) -> Iterator[Finding]:
-    """Rules of the framework, and of every runtime, that the plan breaks."""
+    """Rules of the framework, and of every runtime, that the plan breaks.
+
+    What the reader has refused for the same option and cause stands among its refusals.
+    """
+    told = {(one.reason.code, one.setting and one.setting.name) for one in launch.reading.refusals}
     for rule, reason in launch.broken:
         place = (
             launch.place(*_ABOUT[reason.code]) if reason.code in _ABOUT else launch.culprit(rule)
         )
         if reason.code == "world_size" and not place.line:
             place = launch.place("dp_shard", "dp")
-        yield finding(reason.code, "error", _in_options(launch, reason), place)
+        if (reason.code, place.option) not in told:
+            yield finding(reason.code, "error", _in_options(launch, reason), place)
 
 
 def _in_options(launch: LintedLaunch, reason: Reason) -> str:
@@ -168,7 +173,7 @@ def environment(launch: LintedLaunch) -> Iterator[Finding]:
         )
 
 
-def surroundings(launch: LintedLaunch) -> Iterator[Finding]:
+def harmful_environment(launch: LintedLaunch) -> Iterator[Finding]:
     """Environment variables that the launch sets and should not set."""
     core = launch.framework.runtime == "megatron" and launch.framework.name != "mindspeed"
     for said in variables(launch.files):

@@ -80,7 +80,8 @@ class Better(Document):
 
     global_batch_size: if it differs from the script's.  files: the changed files, by name.
     by_hand: the changes that could not be written into them.  stays: the errors of the changed
-    files, which no change of the plan mends.
+    files, which no change of the plan mends.  caution: what no published run has shown of the plan,
+    and other costs of going there.
     """
 
     report: PlanReport
@@ -89,6 +90,7 @@ class Better(Document):
     files: dict[str, str] = Field({})
     by_hand: tuple[FlagChange, ...] = ()
     stays: tuple[Finding, ...] = ()
+    caution: str = ""
 
 
 class LintAnswer(Answer):

@@ -81,7 +81,7 @@ def lint(
     """
     launch, findings = found_in(files, cluster, framework, given)
     judge = _Judge(cluster, launch.framework, given)
-    meant, slips = _without_slips(files, launch, judge)
+    meant, slips = _with_typos_fixed(files, launch, judge)
     better, fewest = _better_plans(meant, bool(slips))
     nothing = meant.reading.written and not (meant.contradictions or better or fewest)
     return LintAnswer(
@@ -93,8 +93,8 @@ def lint(
         verdict=_verdict(findings, better),
         findings=findings,
         estimate=launch.own,
-        mended=_written(files, _with_slips(fewest, slips), findings, judge),
-        best=_written(files, _with_slips(better, slips), findings, judge),
+        mended=_written(files, _with_typo_fixes(fewest, slips), findings, judge),
+        best=_written(files, _with_typo_fixes(better, slips), findings, judge),
         nearest=nearest(meant) if nothing and not _runs(meant) else (),
         gain=_gain(meant, better) if better is not None else None,
         assumed=launch.reading.assumed,
@@ -143,7 +143,7 @@ class _Judge:
         return (one.model, one.training, one.plan) == (other.model, other.training, other.plan)
 
 
-def _without_slips(
+def _with_typos_fixed(
     files: Mapping[str, str], launch: LintedLaunch, judge: _Judge
 ) -> tuple[LintedLaunch, tuple[FlagChange, ...]]:
     """The launch with its misspelled options corrected, and these changes.
@@ -163,7 +163,7 @@ def _without_slips(
     return (meant, slips) if mended else (launch, ())
 
 
-def _with_slips(better: Better | None, slips: tuple[FlagChange, ...]) -> Better | None:
+def _with_typo_fixes(better: Better | None, slips: tuple[FlagChange, ...]) -> Better | None:
     """A better plan of the corrected launch, with the corrections among its changes."""
     if better is None or not slips:
         return better

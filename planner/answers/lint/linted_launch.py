@@ -230,7 +230,9 @@ class LintedLaunch:
             for spelling in spellings(self.framework.name, option):
                 if (said := self.reading.find(spelling)) is not None:
                     return Place(said.file, said.line, said.name)
-        named = wanted[0] if names[0] in self.framework.fields and wanted else ""
+        # Files of a program of another kind need not have the option that would be written here.
+        ours = self.reading.written and names[0] in self.framework.fields
+        named = wanted[0] if ours and wanted else ""
         return Place(self.main, 0, named)
 
     def accepts(self, plan: ParallelPlan) -> bool:

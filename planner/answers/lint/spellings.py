@@ -15,6 +15,11 @@ _MEGATRON = {
 }
 _SPELLINGS: dict[str, dict[str, tuple[str, ...]]] = {
     "megatron": _MEGATRON,
+    "accelerate": {
+        # What DeepSpeed's JSON says stands behind the option that names it.
+        "fsdp_config.fsdp_offload_params": ("--deepspeed",),
+        "distributed_type": ("--deepspeed", "--fsdp"),
+    },
     "deepspeed": _MEGATRON | {"--use-flash-attn-v2": ("--use-flash-attn", "--use-flash-attn-v1")},
 }
 

@@ -24,7 +24,7 @@ from planner.evidence.uncertainty.error_band import (
     belief_at,
     chance_above,
     comparison,
-    known_to,
+    posterior_at,
 )
 from planner.evidence.uncertainty.error_features import Array, ErrorFeatures, error_features
 from planner.evidence.uncertainty.record import TOLD
@@ -94,7 +94,7 @@ def measure_next(request: PlanRequest, first: Sequence[Priced]) -> MeasureNext |
 def _distribution(request: PlanRequest, first: Sequence[Priced]) -> tuple[Array, Array, Array]:
     """Logarithms of times, (n,), covariance of shared errors, (n, n), and variance of others."""
     features = [_features(request, priced) for priced in first]
-    known = known_to(sites.site_of_request(request.site))
+    known = posterior_at(sites.site_of_request(request.site))
     middle = np.log([one.iteration_time_s for one in first])
     return middle, known.shared_covariance(features), known.plan_noise(features)
 

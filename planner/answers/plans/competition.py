@@ -60,12 +60,12 @@ def compete(request: PlanRequest, top_k: int | None = None) -> list[Entry]:
     preferred framework, or of none if no framework runs the requested schedules.  For all but the
     first framework only the best plan is searched.
     """
-    able = _able(request)
-    told = _told(request, 3)
+    able = _candidate_frameworks(request)
+    told = _shared_progress(request, 3)
     with told.part():
         entries = [_entry(request, name, top_k) for name in able[:1]]
     (entries,) = _others([request], able, [entries], told, np.inf)
-    fitting = sorted((one for one in entries if one.outcome.best), key=_known_first)
+    fitting = sorted((one for one in entries if one.outcome.best), key=_rank_key)
     if not fitting:
         return [_none_fits(request, top_k, entries[0] if entries else None)]
     if fitting[0].outcome is entries[0].outcome:
@@ -75,8 +75,8 @@ def compete(request: PlanRequest, top_k: int | None = None) -> list[Entry]:
 
 def fastest(request: PlanRequest) -> Entry:
     """The framework whose best plan is the best, with that plan alone."""
-    able = _able(request)
-    (entries,) = _others([request], able, [[]], _told(request, 2), REPARTITIONED)
+    able = _candidate_frameworks(request)
+    (entries,) = _others([request], able, [[]], _shared_progress(request, 2), REPARTITIONED)
     if found := _first(entries):
         return found
     return _none_fits(request, 1, _entry(request, able[0], 1) if able else None)
@@ -86,7 +86,7 @@ def any_fits(request: PlanRequest) -> bool:
     """Whether `fastest` finds a plan that fits, told sooner."""
     context, told = Context(request.model, request.cluster, request.training), []
     usual = not request.search.framework and not request.training.lora_rank
-    able = running(context) if usual else _able(request)
+    able = running(context) if usual else _candidate_frameworks(request)
     for name in chain(able, () if request.search.framework else (None,)):
         told.append(fits(*prepared(request.for_framework(name))))
         if told[-1]:
@@ -99,7 +99,9 @@ def fastest_on_each(request: PlanRequest, clusters: Sequence[ClusterSpec]) -> li
     asked = [request.model_copy(update={"cluster": cluster}) for cluster in clusters]
     found = dict[int, Entry | None]()
     for able, places in _alike(asked):
-        found |= zip(places, _together([asked[i] for i in places], able), strict=True)
+        found |= zip(
+            places, _fastest_searched_together([asked[i] for i in places], able), strict=True
+        )
     return [found.get(place) or fastest(one) for place, one in enumerate(asked)]
 
 
@@ -109,7 +111,7 @@ def _alike(asked: Sequence[PlanRequest]) -> list[tuple[tuple[str, ...], list[int
     """
     by_key: dict[Any, list[int]] = {}
     for place in sorted(range(len(asked)), key=lambda i: asked[i].cluster.accelerators):
-        if (key := but_nodes(asked[place])) is not None:
+        if (key := key_without_node_count(asked[place])) is not None:
             by_key.setdefault(key, []).append(place)
     by_able: dict[Any, list[int]] = {}
     for key, places in by_key.items():
@@ -122,7 +124,7 @@ def _alike(asked: Sequence[PlanRequest]) -> list[tuple[tuple[str, ...], list[int
     return [(able, places) for (_, able), places in by_able.items() if len(places) > 1]
 
 
-def but_nodes(request: PlanRequest) -> tuple[Any, ...] | None:
+def key_without_node_count(request: PlanRequest) -> tuple[Any, ...] | None:
     """What clusters have in common that differ in the number of nodes only.
 
     None where more of a search hangs on that: the room of hosts, slices of TPUs.
@@ -136,11 +138,13 @@ def but_nodes(request: PlanRequest) -> tuple[Any, ...] | None:
     return group, cluster.reserved_bytes_per_accelerator, tunes
 
 
-def _together(asked: Sequence[PlanRequest], able: Sequence[str]) -> list[Entry | None]:
+def _fastest_searched_together(
+    asked: Sequence[PlanRequest], able: Sequence[str]
+) -> list[Entry | None]:
     """The fastest entry of each request, which differ in nodes only; None: search it alone."""
     none = [list[Entry]() for _ in asked]
     try:
-        each = _others(asked, able, none, _told(asked[-1], 2), REPARTITIONED)
+        each = _others(asked, able, none, _shared_progress(asked[-1], 2), REPARTITIONED)
     except SpaceTooLarge:  # one of them may not be
         each = none
     return [_first(entries) for entries in each]
@@ -149,23 +153,23 @@ def _together(asked: Sequence[PlanRequest], able: Sequence[str]) -> list[Entry |
 def _first(entries: Sequence[Entry]) -> Entry | None:
     """The fastest entry; ties in their order."""
     fitting = [one for one in entries if one.outcome.best]
-    return min(fitting, key=_known_first, default=None)
+    return min(fitting, key=_rank_key, default=None)
 
 
 def _able_on_each(request: PlanRequest, sizes: Sequence[int]) -> list[tuple[str, ...]]:
-    """What `_able` says on clusters of so many accelerators, else as the request's."""
+    """The candidates on clusters of so many accelerators, which are else as the request's."""
     if request.search.framework:
         return [(request.search.framework,)] * len(sizes)
     context = Context(request.model, request.cluster, request.training)
-    return [_asked_of(context, able) for able in runners_on_each(context, sizes)]
+    return [_competing_among(context, able) for able in runners_on_each(context, sizes)]
 
 
-def _told(request: PlanRequest, parts: int) -> Parts:
+def _shared_progress(request: PlanRequest, parts: int) -> Parts:
     by_memory = request.search.objective == "memory_headroom"
     return Parts(parts, lowest="peak_bytes" if by_memory else "iteration_time_s")
 
 
-def _able(request: PlanRequest) -> tuple[str, ...]:
+def _candidate_frameworks(request: PlanRequest) -> tuple[str, ...]:
     """The framework that is named, or those that compete."""
     if request.search.framework:
         return (request.search.framework,)
@@ -197,7 +201,7 @@ def by_trainers(request: PlanRequest) -> list[Entry]:
             if own not in tried and runs(name, Context(request.model, request.cluster, own)):
                 entries.append(_entry(request.model_copy(update={"training": own}), name, None))
             tried.add(own)
-    return sorted((one for one in entries if one.outcome.best), key=_known_first)
+    return sorted((one for one in entries if one.outcome.best), key=_rank_key)
 
 
 def _asked(context: Context) -> tuple[str, ...]:
@@ -206,10 +210,10 @@ def _asked(context: Context) -> tuple[str, ...]:
     For adapters on one node those are the trainers that one command starts there on a data set, if
     any runs, else those that have adapters.
     """
-    return _asked_of(context, runners(context))
+    return _competing_among(context, runners(context))
 
 
-def _asked_of(context: Context, able: tuple[str, ...]) -> tuple[str, ...]:
+def _competing_among(context: Context, able: tuple[str, ...]) -> tuple[str, ...]:
     """The same; able: the frameworks that run the model."""
     if not tunes_on_one_node(context.cluster, context.training.lora_rank > 0):
         return able
@@ -280,7 +284,7 @@ def _score(entry: Entry) -> float:
     return entry.outcome.score
 
 
-def _known_first(entry: Entry) -> tuple[bool, float]:
+def _rank_key(entry: Entry) -> tuple[bool, float]:
     """The order of frameworks: no estimate heads that stands on code alone, without a run."""
     plans = entry.outcome.best
     return bool(plans) and not has_runs(plans[0].runtime), entry.outcome.score
@@ -319,10 +323,10 @@ def _shared(request: PlanRequest, name: str, others: list[Entry]) -> Entry | Non
 
 def _same_space(own: Framework, other: Framework) -> bool:
     """Whether a search takes the same values of all axes for both."""
-    return _varied(own) == _varied(other) and own.splits == other.splits
+    return _framework_axes(own) == _framework_axes(other) and own.splits == other.splits
 
 
-def _varied(framework: Framework) -> dict[str, tuple[Value, ...]]:
+def _framework_axes(framework: Framework) -> dict[str, tuple[Value, ...]]:
     """The axes of a framework that a search without it has otherwise."""
     usual = ParallelPlan()
     return {

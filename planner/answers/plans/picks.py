@@ -15,7 +15,7 @@ from planner.documents.request import PlanRequest
 from planner.evidence.uncertainty.error_band import SURE
 from planner.evidence.uncertainty.record import seen_together
 from planner.search.outcome import Outcome
-from planner.search.simplicity import MOST_FULL, MOST_SLOWER, kinds, unseen, used
+from planner.search.simplicity import MOST_FULL, MOST_SLOWER, kinds, unproven_features, used
 
 # The plan with the most headroom may be slower than the fastest by this share.
 ROOM_COSTS = 0.05
@@ -52,7 +52,7 @@ def _recommended(
     Where published runs have not shown what the fastest combines, the fastest that they have.
     """
     chip, experts = request.cluster.groups[0].accelerator, request.model.moe is not None
-    missing = unseen(first.plan, seen_together(chip, experts))
+    missing = unproven_features(first.plan, seen_together(chip, experts))
     unproven = f"{' with '.join(missing)}, which no published run of its kind has"
     for one in reports(model, request, simple, simulated=False):
         slower = one.iteration_time_s / first.iteration_time_s - 1.0
@@ -63,7 +63,7 @@ def _recommended(
         if one.plan == first.plan or not (fewer or missing or _is_cliff(first)):
             break
         plan = reports(model, request, [one.plan])[0]
-        why = _less(one.plan, first.plan) if fewer or missing else "more memory free"
+        why = _features_saved(one.plan, first.plan) if fewer or missing else "more memory free"
         if missing:
             why += f"; the fastest has {unproven}"
         if tied:
@@ -73,7 +73,7 @@ def _recommended(
     return Pick(name="recommended", plan=first, slower_by=0.0, why=why)
 
 
-def _less(plan: ParallelPlan, first: ParallelPlan) -> str:
+def _features_saved(plan: ParallelPlan, first: ParallelPlan) -> str:
     """What a plan does without that the fastest needs."""
     needs, before = used(plan), used(first)
     less = listed([name for name in before if name not in needs])
@@ -95,7 +95,7 @@ def _most_headroom(
     return Pick(
         name="most headroom", plan=plan,
         slower_by=plan.iteration_time_s / first.iteration_time_s - 1.0,
-        why=f"the least memory at no more than {100 * ROOM_COSTS:.0f} % more time",
+        why=f"the least memory of the plans at most {100 * ROOM_COSTS:.0f} % slower",
     )  # fmt: skip
 
 

@@ -81,7 +81,7 @@ def find(request: PlanRequest) -> PlanAnswer:
     entries, opened = compete(request), list[str]()
     if entries[0].framework is None or not entries[0].outcome.best:
         with within_a_step():
-            request, entries, opened = _otherwise(request, entries)
+            request, entries, opened = _fallback_options(request, entries)
         model = cost_model(request)
     searched_s = time.perf_counter() - began
     counts = [entry.outcome.counts for entry in entries]
@@ -93,7 +93,7 @@ def find(request: PlanRequest) -> PlanAnswer:
     return answer.model_copy(update={"opened": tuple(opened), "fallback": told})
 
 
-def _otherwise(
+def _fallback_options(
     request: PlanRequest, entries: list[Entry]
 ) -> tuple[PlanRequest, list[Entry], list[str]]:
     """What fits with the optimizer in host memory, or as trainers train by themselves.

@@ -70,7 +70,7 @@ def published_recipe(
     near, same = nearest_recipes(request)
     if best is None or not near:
         return None
-    rows = [_here(request, one) for one, _ in near]
+    rows = [_adapted_to_cluster(request, one) for one, _ in near]
     plans = Plans.from_rows(rows)
     apart = np.array([distance for _, distance in near])
     fits = _fitting(request, model, plans)
@@ -123,7 +123,7 @@ def _fitting(request: PlanRequest, model: CostModel, plans: Plans) -> BoolArray:
     return fits
 
 
-def _here(request: PlanRequest, recipe: Recipe) -> ParallelPlan:
+def _adapted_to_cluster(request: PlanRequest, recipe: Recipe) -> ParallelPlan:
     """The plan of a recipe on the request's cluster: dp follows, and what has to divide does."""
     fields = dict(recipe.plan)
     if recipe.framework is not None:
@@ -196,14 +196,16 @@ def _changes(
     plan = theirs.plan
     told = _differing(plan, ours)
     alone = [
-        _with(request, plan, {one: getattr(ours, one) for one in (name, *_TOGETHER.get(name, ()))})
+        _with_fields(
+            request, plan, {one: getattr(ours, one) for one in (name, *_TOGETHER.get(name, ()))}
+        )
         for name in told
     ]
     rows = list(dict.fromkeys(row for row in alone if row is not None))
     saves = dict(zip(rows, _saved(request, model, theirs, rows), strict=True))
     return [
         RecipeChange(
-            field=name, theirs=_said(plan, name), ours=_said(ours, name),
+            field=name, theirs=_field_value_text(plan, name), ours=_field_value_text(ours, name),
             saves=None if row is None else saves[row],
         )
         for name, row in zip(told, alone, strict=True)
@@ -219,7 +221,7 @@ def _differing(plan: ParallelPlan, ours: ParallelPlan) -> list[str]:
     return [name for name in names if name not in beside]
 
 
-def _said(plan: ParallelPlan, name: str) -> str:
+def _field_value_text(plan: ParallelPlan, name: str) -> str:
     if name == "recompute":
         modules = "+".join(plan.recompute_modules)
         each = f" of {plan.recompute_num_layers}" if plan.recompute_method == "block" else ""
@@ -238,7 +240,9 @@ def _differ(plan: ParallelPlan, ours: ParallelPlan, name: str) -> bool:
     return is_read(plan, name) or is_read(ours, name)
 
 
-def _with(request: PlanRequest, plan: ParallelPlan, update: dict[str, Any]) -> ParallelPlan | None:
+def _with_fields(
+    request: PlanRequest, plan: ParallelPlan, update: dict[str, Any]
+) -> ParallelPlan | None:
     """A plan with other fields, dp as it follows; None where these do not go with the others."""
     fields = {**plan.model_dump(), **update}
     split = fields["tp"] * fields["cp"] * fields["pp"]
@@ -278,14 +282,14 @@ def _problem(request: PlanRequest, model: CostModel, recipe: Recipe, plan: Paral
     if broken := violations(context, plan, RULES):
         return broken[0].text
     said = _misses(request, model, recipe, plan)
-    if types := _in_its_types(request, recipe, plan):
+    if types := _with_recipe_dtypes(request, recipe, plan):
         return f"{said}; {types}"
     rows = [row for update in _REMEDIES if (row := _remedied(request, plan, update)) is not None]
     fits = _fitting(request, model, Plans.from_rows(rows))
     if not fits.any():
         return said
     row = rows[int(np.argmax(fits))]
-    told = [f"{name} {_said(row, name)}" for name in _differing(plan, row)]
+    told = [f"{name} {_field_value_text(row, name)}" for name in _differing(plan, row)]
     return f"{said}; it fits with {listed(told)}"
 
 
@@ -300,7 +304,7 @@ def _misses(request: PlanRequest, model: CostModel, recipe: Recipe, plan: Parall
     return f"with {listed(forced)} to divide the ranks here, {said}" if forced else said
 
 
-def _in_its_types(request: PlanRequest, recipe: Recipe, plan: ParallelPlan) -> str:
+def _with_recipe_dtypes(request: PlanRequest, recipe: Recipe, plan: ParallelPlan) -> str:
     """How a recipe runs in the types that it trains in; empty where it does not in these either."""
     differ = {
         name: value
@@ -314,7 +318,7 @@ def _in_its_types(request: PlanRequest, recipe: Recipe, plan: ParallelPlan) -> s
         return ""
     (own,) = reports(model, asked, [plan], simulated=False)
     told = listed([f"{name} {value}" for name, value in differ.items()])
-    return f"it fits as it trains itself, with {told}, and takes {seconds(own.iteration_time_s)}"
+    return f"it fits with its own data types, {told}, and takes {seconds(own.iteration_time_s)}"
 
 
 def _remedied(
@@ -324,6 +328,6 @@ def _remedied(
     cleared: dict[str, Any] = {}
     if "recompute" in update:
         cleared = {"recompute_modules": (), "recompute_layers": ()}
-    row = _with(request, plan, {**cleared, **update})
+    row = _with_fields(request, plan, {**cleared, **update})
     higher = update.get("zero_stage", 4) > plan.zero_stage
     return row if row != plan and higher else None

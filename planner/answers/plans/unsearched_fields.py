@@ -93,10 +93,10 @@ def _schedules(request: PlanRequest, asked: PlanRequest, best: PlanReport) -> It
     seconds = _seconds(request, plans, RULES)
     if np.isfinite(seconds).any():
         plan = plans[int(np.argmin(seconds))]
-        known_to = map(frameworks.get, frameworks.FRAMEWORKS)
+        posterior_at = map(frameworks.get, frameworks.FRAMEWORKS)
         runs = [
             one.title
-            for one in known_to
+            for one in posterior_at
             if one.competes and plan.schedule in one.axes.get("schedule", ())
         ]
         yield HeldFixed(

@@ -88,7 +88,7 @@ def _interval_s(asked: ReinforcementRequest, best: Layout) -> tuple[float, float
 
     Each doubt moves its parts to an end of their own 80 % interval, the others being in the middle.
     """
-    moved = [_ends(asked, best, sign) for sign in (-1, 1)]
+    moved = [_at_extremes(asked, best, sign) for sign in (-1, 1)]
     low, high = (
         sum((changed.step_time_s - best.step_time_s) ** 2 for changed in ends) ** 0.5
         for ends in moved
@@ -96,7 +96,7 @@ def _interval_s(asked: ReinforcementRequest, best: Layout) -> tuple[float, float
     return max(best.step_time_s - low, 0.1 * best.step_time_s), best.step_time_s + high
 
 
-def _ends(asked: ReinforcementRequest, best: Layout, sign: int) -> Iterator[Layout]:
+def _at_extremes(asked: ReinforcementRequest, best: Layout, sign: int) -> Iterator[Layout]:
     """The step with one doubt at a time at its lower or upper end."""
     band, middle = best.trained.report.error_band, best.trained.report.iteration_time_s
     trained = {name for name in best.parts_s if name not in APART}

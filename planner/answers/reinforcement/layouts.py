@@ -23,7 +23,11 @@ from planner.answers.plans.near_misses import free_bytes
 from planner.answers.plans.plan_answers import IllegalPlan, illegal
 from planner.answers.reinforcement.documents import PART, ReinforcementRequest, TransferStep
 from planner.answers.reinforcement.engines import Engines, fastest_engines, lengths
-from planner.answers.reinforcement.memory import beside_bytes, critic_share, moved_bytes
+from planner.answers.reinforcement.memory import (
+    critic_share,
+    resident_training_bytes,
+    swapped_bytes,
+)
 from planner.answers.reinforcement.transfer import transfer
 from planner.documents.answer import Reason
 from planner.documents.formats import size
@@ -156,7 +160,7 @@ def layouts(asked: ReinforcementRequest) -> list[Layout]:
         whole = on(asked.nodes)
         engines = fastest_engines(
             asked, asked.nodes * asked.node_accelerators, "same",
-            beside_bytes(asked, whole.report),
+            resident_training_bytes(asked, whole.report),
         )  # fmt: skip
         found.append(_layout("synchronous", whole, engines, same=True))
     searched = spec.generation is None and asked.nodes > 1 and asked.request.plan is None
@@ -345,7 +349,7 @@ def _layout(name: WayName, trained: Trained, engines: Engines, same: bool) -> La
     spec, group = asked.reinforcement, asked.request.cluster.groups[0]
     generating = 0 if same else engines.count * engines.tp
     exchanged = transfer(trained.model, trained.plan, generating)
-    moved = moved_bytes(asked, trained.report, same) if spec.offload else 0.0
+    moved = swapped_bytes(asked, trained.report, same) if spec.offload else 0.0
     link = group.host_link_bytes_per_s
     steady, scored = name == "asynchronous", dict(trained.parts_s)
     scores = asked.trainer.scores

@@ -59,13 +59,13 @@ def _waiting_bytes(
     return waiting
 
 
-def moved_bytes(request: ReinforcementRequest, training: PlanReport, same: bool) -> float:
+def swapped_bytes(request: ReinforcementRequest, training: PlanReport, same: bool) -> float:
     """Policy and critic go to the host and come back; the host keeps its copy of the reference."""
     waiting = _waiting_bytes(request, training, same)
     return sum(size * (1.0 if name == "reference" else 2.0) for name, size in waiting.items())
 
 
-def beside_bytes(request: ReinforcementRequest, training: PlanReport) -> float:
+def resident_training_bytes(request: ReinforcementRequest, training: PlanReport) -> float:
     """Bytes of an accelerator that are taken while engines on the same ranks generate."""
     driver = training.memory.stages[training.memory.worst_stage].parts["driver"]
     if request.reinforcement.offload:

@@ -168,7 +168,7 @@ def _of_cluster(request: PlanRequest, spec: ReinforcementSpec) -> Iterator[Probl
         yield problem("generation_nodes", detail, nodes)
     if spec.generation_tp is not None:
         ranks = (nodes or group.nodes) * group.accelerators_per_node
-        if detail := _unshared(request.model, spec.generation_tp, ranks):
+        if detail := _engine_split_problem(request.model, spec.generation_tp, ranks):
             yield problem("generation_tp", detail, spec.generation_tp)
     if spec.generation == "other" and group.nodes < 2:
         detail = "needs a second node: one generates while the other trains"
@@ -209,7 +209,7 @@ def _of_trainer(request: PlanRequest, spec: ReinforcementSpec) -> Iterator[Probl
         yield problem("global_batch_size", detail, batch, "training")
 
 
-def _unshared(model: ModelSpec, tp: int, ranks: int) -> str:
+def _engine_split_problem(model: ModelSpec, tp: int, ranks: int) -> str:
     """Why engines of so many accelerators can't be made of these; "" where they can."""
     if ranks % tp:
         return f"must divide the {ranks} accelerators that generate, got {tp}"

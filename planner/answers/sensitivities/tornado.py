@@ -149,7 +149,7 @@ def base_words(answer: SensitivityAnswer) -> list[str]:
     return words
 
 
-def of_what(answer: SensitivityAnswer) -> str:
+def model_and_cluster(answer: SensitivityAnswer) -> str:
     """The model and its cluster, in words."""
     request = answer.request
     groups = " + ".join(

@@ -17,6 +17,8 @@ from cost_models.spec import ClusterSpec
 from planner.answers.sizing.answer import BatchSize, Row, SizingAnswer, Step
 from planner.answers.sizing.limits import (
     best_of_kind,
+    cheapest,
+    keeps,
     least_of,
     limited,
     offers,
@@ -62,7 +64,7 @@ def size(request: SizingRequest, workers: int = 1) -> SizingAnswer:
         )
     front = _front(rows)
     rows = [row.model_copy(update={"on_front": i in front}) for i, row in enumerate(rows)]
-    allowed = [i for i, row in enumerate(rows) if row.days is not None and not row.exceeds]
+    allowed = [i for i, row in enumerate(rows) if keeps(row, request.sizing)]
     priced = [i for i in allowed if rows[i].cost_usd is not None]
 
     least = partial(least_of, rows)
@@ -76,7 +78,7 @@ def size(request: SizingRequest, workers: int = 1) -> SizingAnswer:
         front=tuple(front),
         steps=tuple(_steps(rows, front)),
         recommended=chosen,
-        cheapest=least(priced, "cost_usd", "days"),
+        cheapest=cheapest(rows, priced),
         fastest=least(allowed, "days", "cost_usd"),
         fewest=fewest,
         stops_paying=next((s for s in _steps(rows, _hull(rows, front)) if _costly(rows, s)), None),

@@ -59,6 +59,30 @@ def least_of(rows: list[Row], places: Iterable[int], *names: str) -> int | None:
     return min(order, key=order.__getitem__, default=None)
 
 
+# Costs as near as this are one cost: of such rows the fastest is the best to buy.
+SAME_COST = 1.01
+
+
+def keeps(row: Row, sizing: SizingSpec) -> bool:
+    """Whether a row is known to keep all limits: what has no price keeps no budget."""
+    priced = sizing.budget_usd is None or row.cost_usd is not None
+    return row.days is not None and not row.exceeds and priced
+
+
+def cheapest(rows: list[Row], places: Iterable[int]) -> int | None:
+    """The row of the least cost, and of those that cost as much the fastest.
+
+    Without prices the one of the fewest accelerators.
+    """
+    places = list(places)
+    least = least_of(rows, places, "cost_usd", "accelerators", "days")
+    cost = None if least is None else rows[least].cost_usd
+    if cost is None:
+        return least
+    near = (i for i in places if _or_infinity(rows[i].cost_usd) <= SAME_COST * cost)
+    return least_of(rows, near, "days", "cost_usd", "accelerators")
+
+
 def recommended(rows: list[Row], allowed: list[int]) -> int | None:
     """The cheapest row that surely keeps the limits and whose accelerator has published runs.
 
@@ -69,11 +93,11 @@ def recommended(rows: list[Row], allowed: list[int]) -> int | None:
         return row.error_band is not None and row.error_band.accelerator_rows > 0
 
     evident = [i for i in allowed if has_runs(rows[i])]
-    sure = [i for i in evident if is_sure(rows[i])]
-    return least_of(rows, sure or evident or allowed, "cost_usd", "accelerators", "days")
+    sure = [i for i in evident if meets_limits_likely(rows[i])]
+    return cheapest(rows, sure or evident or allowed)
 
 
-def is_sure(row: Row) -> bool:
+def meets_limits_likely(row: Row) -> bool:
     """Whether a run keeps deadline and budget with the chance that a recommendation needs."""
     return row.chance_kept is None or row.chance_kept >= SAFE
 
@@ -86,7 +110,7 @@ def sizes_between(rows: list[Row], sizing: SizingSpec) -> Iterator[tuple[str, in
     for kind in sizing.accelerators:
         own = [row for row in rows if row.accelerator == kind and row.days is not None]
         for low, high in pairwise(own):
-            if not is_sure(low) and is_sure(high):
+            if not meets_limits_likely(low) and meets_limits_likely(high):
                 between = (low.accelerators * k // 4 for k in (5, 6, 7))
                 yield from ((kind, size) for size in between if size < high.accelerators)
 

@@ -15,7 +15,12 @@ from cost_models.spec import ClusterSpec, NodeGroup
 from cost_models.trainable import trained_parameters
 from cost_models.training_cost import power_watts, training_cost
 from cost_models.units import DAY_S
-from planner.answers.plans.competition import Entry, any_fits, but_nodes, fastest_on_each
+from planner.answers.plans.competition import (
+    Entry,
+    any_fits,
+    fastest_on_each,
+    key_without_node_count,
+)
 from planner.answers.plans.explain import reports_of_several
 from planner.answers.sizing.answer import Row
 from planner.answers.sizing.request import SizingRequest, SizingSpec
@@ -150,7 +155,7 @@ def best(documents: tuple[str, ...]) -> tuple[_PricedPlan | str, ...]:
     groups: dict[Any, list[Entry]] = {}
     for place, one in enumerate(found):
         if one.outcome.best:
-            groups.setdefault(but_nodes(one.request) or place, []).append(one)
+            groups.setdefault(key_without_node_count(one.request) or place, []).append(one)
     priced = {id(one): plan for own in groups.values() for one, plan in _priced(own)}
     return tuple(priced.get(id(one)) or _reason(one) for one in found)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Asker:
+class CallerIdentity:
     """name: of the caller of a service; empty: whoever has this machine.
 
     hidden: sites, with their profiles, that this caller may not read; None: all.
@@ -23,17 +23,17 @@ class Asker:
         return self.hidden is not None and site not in self.hidden
 
 
-HERE = Asker()  # whoever has this machine
-_asker: ContextVar[Asker] = ContextVar("asker", default=HERE)
+HERE = CallerIdentity()  # whoever has this machine
+_asker: ContextVar[CallerIdentity] = ContextVar("asker", default=HERE)
 
 
-def asker() -> Asker:
+def asker() -> CallerIdentity:
     """Who asks what runs here."""
     return _asker.get()
 
 
 @contextmanager
-def asked_by(who: Asker) -> Iterator[None]:
+def as_caller(who: CallerIdentity) -> Iterator[None]:
     """What runs inside is asked by them."""
     token = _asker.set(who)
     try:

@@ -70,7 +70,7 @@ def band(seconds: float, features: ErrorFeatures, site: Site | None = None) -> B
     noun = "source" if count <= 1 else "sources"
     stack = stack_of(runtime)
     software = runtime if stack == runtime else f"{stack}-based"
-    basis += f"; {count or 'no'} {noun} like it ({kind}, {accelerator}, {software})"
+    basis += f"; {count or 'no'} similar {noun} ({kind}, {accelerator}, {software})"
     there = runs[accelerator]
     if not there:
         basis += f"; no run on {accelerator}"
@@ -96,7 +96,7 @@ def belief_at(site: Site | None) -> Belief:
     return first_sight() if site is None else site.belief
 
 
-def known_to(site: Site | None) -> Posterior:
+def posterior_at(site: Site | None) -> Posterior:
     """The posterior of estimates at a site, or without a site."""
     return posterior() if site is None else site.correction
 
@@ -112,7 +112,7 @@ def comparison(
 
     site: the site whose runs have corrected both times.
     """
-    known = known_to(site)
+    known = posterior_at(site)
     deviation = known.difference(features, other)
     reach = known.quantiles[COVERED] * deviation
     gap = log(other_s / one_s)

@@ -112,12 +112,12 @@ def site_answer(site: Site) -> SiteAnswer:
         errors=run_errors,
         median_error_without=_median([e.error_without for e in run_errors]) if run_errors else None,
         median_error_left_out=None if single else _median([e.error_left_out for e in run_errors]),
-        held_without=_held(site, at_first_sight) if run_errors else None,
-        held_left_out=None if single else _held(site, site.belief.left_out()),
+        held_without=_interval_coverage(site, at_first_sight) if run_errors else None,
+        held_left_out=None if single else _interval_coverage(site, site.belief.left_out()),
     )
 
 
-def _held(site: Site, believed: Sequence[Mixture]) -> CoverageByLevel:
+def _interval_coverage(site: Site, believed: Sequence[Mixture]) -> CoverageByLevel:
     """How often the site's runs lie within the intervals that are believed of them."""
     shares = {}
     for share in SHARES:

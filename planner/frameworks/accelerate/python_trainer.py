@@ -24,7 +24,13 @@ from planner.frameworks.python.loaders import by_unsloth
 from planner.frameworks.python.scripts import PYTHON, Script
 from planner.frameworks.python.static_values import Call, Value
 from planner.frameworks.read_results import OtherTraining, Unreadable
-from planner.frameworks.training_calls import TrainingCall, left_by, scripts, several, visible
+from planner.frameworks.training_calls import (
+    TrainingCall,
+    devices_set_by_script,
+    scripts,
+    several,
+    visible,
+)
 
 # Arguments of a Trainer that say something of its training.
 _OF_TRAINING = re.compile(
@@ -221,7 +227,7 @@ def _by_lightning(script: Script, found: Calls, launch: ProgramCall) -> ProgramC
 
 def _alone(launch: ProgramCall, text: str, model: Call | None, notes: list[str]) -> ProgramCall:
     """The call, started by nothing, with the accelerators that the script leaves itself."""
-    launch = replace(launch, environment=left_by(text))
+    launch = replace(launch, environment=devices_set_by_script(text))
     spread = model.kwargs.get("device_map") if model is not None else None
     if spread not in _SPREADS or (seen := visible(launch)) == 1:
         return launch

@@ -68,7 +68,7 @@ class Calls:
         if (by_lightning := lightning.arguments(call)) is not None:
             self.arguments.append(by_lightning)
             self.by_lightning = True
-        elif is_arguments(kind) or handed_on(call):
+        elif is_arguments(kind) or external_arguments_class(call):
             self.arguments.append(call)
         elif is_trainer(call):
             self.trainers.append(call)
@@ -99,7 +99,7 @@ def class_of(call: Call) -> str:
     return call.short if _is_theirs(call.name) else ""
 
 
-def handed_on(call: Call) -> str:
+def external_arguments_class(call: Call) -> str:
     """The class of a module that is not among the files, by its name one of Trainer's arguments."""
     kind = call.kind if isinstance(call, Instance) else None
     names = kind.bases if kind is not None else (call.name,)
@@ -128,7 +128,7 @@ def config_of_trainer(trainer: Call | None) -> str:
     return f"{found[1] or found[2]}Config" if found else ""
 
 
-def own_step(trainer: Call) -> str:
+def uncosted_step_warning(trainer: Call) -> str:
     """What is not costed of a trainer whose step may be its own; "" of the libraries'."""
     if isinstance(trainer, Instance) and trainer.kind is not None:
         own = ", ".join(one for one in _STEP if one in trainer.kind.methods)

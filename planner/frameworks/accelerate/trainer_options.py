@@ -89,7 +89,7 @@ class Options:
         if len(made) > 1:
             self.notes.append(f"of {len(made)} trainers in {self.file} the last one is read")
         last = next(reversed(made or self.found.trainers), None)
-        if last is not None and (note := calls.own_step(last)):
+        if last is not None and (note := calls.uncosted_step_warning(last)):
             self.notes.append(note)
         return last
 

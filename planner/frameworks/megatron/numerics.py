@@ -13,7 +13,7 @@ from planner.frameworks.base import Row
 from planner.frameworks.megatron import options, patterns
 from planner.frameworks.megatron.options import CONFIG
 from planner.frameworks.megatron_option_rows import spelled
-from planner.frameworks.unwritten_facts import Missing, Uncarried
+from planner.frameworks.unwritten_facts import Missing, UnwrittenFact
 
 # Values besides the scaling factor that `--use-rope-scaling` fixes (core/models/common/embeddings/
 # rotary_pos_embedding.py), and that latent attention fixes for YaRN (MLATransformerConfig).
@@ -67,7 +67,7 @@ def _written(model: ModelSpec) -> frozenset[str]:
     )
 
 
-def missing(model: ModelSpec, table: Iterable[Uncarried], yarn: str = "") -> Missing:
+def missing(model: ModelSpec, table: Iterable[UnwrittenFact], yarn: str = "") -> Missing:
     """The facts listed in `table` that the written options do not state.
 
     yarn: the options that stretch plain rotary positions by YaRN, which only some releases have.

@@ -93,10 +93,10 @@ def _call(files: Mapping[str, str]) -> training_calls.TrainingCall | None:
 def _performance(files: Mapping[str, str]) -> training_calls.TrainingCall | None:
     """The call of a performance script."""
     hints = ["performance.llm.", "performance/llm/"]
-    return training_calls.training_call_if_any(files, hints, _performs, TITLE)
+    return training_calls.training_call_if_any(files, hints, _is_performance_script, TITLE)
 
 
-def _performs(launch: ProgramCall) -> bool:
+def _is_performance_script(launch: ProgramCall) -> bool:
     said = any(re.match(r"-(g|-gpu)(=|$)", word.text) for word in launch.arguments)
     return said and performance.script_of(launch.program.text) is not None
 

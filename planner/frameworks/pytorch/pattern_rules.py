@@ -164,7 +164,7 @@ def _local(model: ModelSpec) -> bool:
     return patterns.has_sinks(model) or any(window is not None for window in windows)
 
 
-def _looks_back(model: ModelSpec) -> int:
+def _context_tokens_needed(model: ModelSpec) -> int:
     """Number of previous tokens that a convolution or a token shift needs."""
     blocks = (block for block in patterns.each(model) if block.kind not in patterns.AT_ONCE)
     taps = (getattr(b, "taps", getattr(b, "convolution", 2)) for b in blocks)
@@ -280,11 +280,12 @@ RULES: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: (
-            ((p.pp == 1) & ~is_named(p, "recompute", "full")) | (not patterns.passes_on(c.model))
+            ((p.pp == 1) & ~is_named(p, "recompute", "full"))
+            | (not patterns.cross_layer_state(c.model))
         ),
         lambda c, p: (
-            f"layers need {patterns.passes_on(c.model)}, which pipelines and full recompute do "
-            "not pass on"
+            f"layers need {patterns.cross_layer_state(c.model)}, which pipelines and full "
+            "recompute do not pass on"
         ),
     ),
     unsupported(
@@ -295,10 +296,12 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     unsupported(
-        lambda c, p: (p.cp == 1) | (c.training.seq_length >= p.cp * _looks_back(c.model)),
         lambda c, p: (
-            f"convolutions look back {_looks_back(c.model)} tokens, more than a rank of cp {p.cp} "
-            "has"
+            (p.cp == 1) | (c.training.seq_length >= p.cp * _context_tokens_needed(c.model))
+        ),
+        lambda c, p: (
+            f"convolutions look back {_context_tokens_needed(c.model)} tokens, more than a rank of "
+            f"cp {p.cp} has"
         ),
         "degrees",
     ),

@@ -74,7 +74,7 @@ def indexers(model: ModelSpec) -> list[Indexer]:
     return [indexer for indexer in found if indexer is not None]
 
 
-def passes_on(model: ModelSpec) -> str:
+def cross_layer_state(model: ModelSpec) -> str:
     """What a layer receives from an earlier one besides the hidden state; empty if nothing."""
     if model.per_layer_input_size is not None:
         return "per-layer embeddings"
@@ -120,7 +120,7 @@ def classes(model: ModelSpec) -> dict[str, str]:
     kinds = [kind for kind in KINDS if kind in there]
     shared = {
         "kept": True,
-        "shared": passes_on(model) != "",
+        "shared": cross_layer_state(model) != "",
         "recurrence": not set(kinds) <= AT_ONCE,
         "streams": model.residual_streams > 1,
         "fused_attention": has_sinks(model) or has_indexer(model) or compresses(model),

@@ -83,7 +83,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     given, assumed = given_with(files), list[str]()
     _refuse_parts(files)
     start = training_calls.start_of(files, name)
-    alone = start is None and training_calls.left_by(files[name])
+    alone = start is None and training_calls.devices_set_by_script(files[name])
     nodes, world = (1, 1) if alone else _ranks(start, accelerators, assumed)
     calls, loss = _calls(files, name, start, world, assumed)
     said = {one.name: one for one in _settings(calls, name)}

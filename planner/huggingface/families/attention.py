@@ -8,7 +8,7 @@ from cost_models.blocks.attention import Attention
 from cost_models.layers import layers_of
 from cost_models.spec import ModelSpec
 from planner.huggingface.config import HEADS, TOKENS, WIDTH, Config, short_text
-from planner.huggingface.families.rows import Block, Fields, Hook, Key, Keys, Only, Table
+from planner.huggingface.families.rows import Block, Fields, FixedKey, Hook, Key, Keys, Table
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 RMSNORM_GATED: Fields = {"norm": "rmsnorm", "gated_mlp": True, "position": "rope"}
@@ -113,8 +113,8 @@ ROUTED = Table(SHAPE, Heads(), DROPOUT, RMSNORM_GATED)
 ATTENTION_BIAS = Key("attention_bias", "qkv_bias attention_output_bias", False)
 QKV_BIAS = Key("attention_bias", "qkv_bias", False)
 MLP_BIAS = Key("mlp_bias", "mlp_bias", False)
-NO_MLP_BIAS = Only("mlp_bias", False, "its MLPs have no bias")
-CAUSAL = Only("use_bidirectional_attention", False, "attention here is causal")
+NO_MLP_BIAS = FixedKey("mlp_bias", False, "its MLPs have no bias")
+CAUSAL = FixedKey("use_bidirectional_attention", False, "attention here is causal")
 EVERY_BIAS = "qkv_bias attention_output_bias mlp_bias"
 
 

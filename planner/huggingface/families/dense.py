@@ -8,7 +8,7 @@ from planner.huggingface.families import attention, layers, rows
 from planner.huggingface.families.attention import ATTENTION_BIAS, FULL, GATED, MLP_BIAS, Window
 from planner.huggingface.families.experts import prediction
 from planner.huggingface.families.layers import ATTENTION, MLP, every, kinds, pattern, rotary_layers
-from planner.huggingface.families.rows import Fields, Key, Only, Table, family
+from planner.huggingface.families.rows import Fields, FixedKey, Key, Table, family
 
 COHERE = Table(
     attention.USUAL, ATTENTION_BIAS, attention.PARALLEL, {"norm_bias": False, "gated_mlp": True}
@@ -170,8 +170,8 @@ FAMILIES: dict[str, rows.Family] = {
         attention.SHAPE.spelled(
             num_hidden_layers="num_layers", vocab_size="padded_vocab_size vocab_size",
         ),
-        attention.RMSNORM_GATED, Only("rmsnorm", True, "its norms are RMS norms"),
-        Only("post_layer_norm", True, "the final norm is always there"), _chatglm_groups,
+        attention.RMSNORM_GATED, FixedKey("rmsnorm", True, "its norms are RMS norms"),
+        FixedKey("post_layer_norm", True, "the final norm is always there"), _chatglm_groups,
         _chatglm_biases, Key("kv_channels", "head_dim"), Key("ffn_hidden_size", "ffn_hidden_size"),
         attention.DROPOUT, attention.HIDDEN_DROPOUT,
     ),
@@ -220,7 +220,9 @@ FAMILIES: dict[str, rows.Family] = {
     "granite": family("GraniteForCausalLM", GATED, ATTENTION_BIAS, MLP_BIAS),
     "helium": family(
         "HeliumForCausalLM", GATED, attention.NO_MLP_BIAS,
-        Only("head_dim", attention.even_width, "its output projection is as wide as hidden_size"),
+        FixedKey(
+            "head_dim", attention.even_width, "its output projection is as wide as hidden_size"
+        ),
         attention.QKV_BIAS,
         num_key_value_heads=20, head_dim=128,
     ),
@@ -289,7 +291,7 @@ FAMILIES: dict[str, rows.Family] = {
     ),
     "stablelm": family(
         "StableLmForCausalLM", attention.SHAPE, attention.Heads(own=False),
-        Only("qk_layernorm", False, "its norms differ for each head"), attention.FFN,
+        FixedKey("qk_layernorm", False, "its norms differ for each head"), attention.FFN,
         {"gated_mlp": True}, Key("use_qkv_bias", "qkv_bias", False),
         Key("use_parallel_residual", "parallel_residual", False), _parallel_norms,
         attention.HIDDEN_DROPOUT, attention.DROPOUT,

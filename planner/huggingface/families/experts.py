@@ -97,7 +97,7 @@ DEEPSEEK = Table(
     BALANCED,
 )
 DENSE_FIRST = Table(
-    rows.Only("moe_layer_freq", 1, "every layer after the dense ones has experts"),
+    rows.FixedKey("moe_layer_freq", 1, "every layer after the dense ones has experts"),
     Key("first_k_dense_replace", "moe.num_dense_layers", 0),
 )
 

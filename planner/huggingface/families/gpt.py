@@ -5,7 +5,7 @@ from __future__ import annotations
 from planner.huggingface.config import HEADS, TOKENS, Config
 from planner.huggingface.families import attention, rows
 from planner.huggingface.families.attention import BIASED, DROPOUT, HIDDEN_DROPOUT, SHAPE, mha
-from planner.huggingface.families.rows import Fields, Key, Only, family
+from planner.huggingface.families.rows import Fields, FixedKey, Key, family
 
 FOUR_TIMES = rows.Derived(lambda fields: 4 * fields["hidden_size"], "4 hidden_size")
 ALIBI: Fields = {"position": "alibi"}
@@ -96,24 +96,24 @@ FAMILIES: dict[str, rows.Family] = {
         SHAPE.spelled(
             num_hidden_layers="n_layers", hidden_size="d_model", num_attention_heads="n_heads",
         ),
-        mha, Only("expansion_ratio", 4, "the MLP is 4 d_model wide"),
-        Only("no_bias", True, "no layer has a bias"),
-        Only("attn_config/alibi", True, "positions are ALiBi"),
-        Only("attn_config/attn_type", "multihead_attention", "key/value heads are not shared"),
-        Only("attn_config/qk_ln", False, "queries and keys are not normed"), _four_times, ALIBI,
+        mha, FixedKey("expansion_ratio", 4, "the MLP is 4 d_model wide"),
+        FixedKey("no_bias", True, "no layer has a bias"),
+        FixedKey("attn_config/alibi", True, "positions are ALiBi"),
+        FixedKey("attn_config/attn_type", "multihead_attention", "key/value heads are not shared"),
+        FixedKey("attn_config/qk_ln", False, "queries and keys are not normed"), _four_times, ALIBI,
         {"norm_bias": False}, attention.RESIDUAL_DROPOUT,
         Key("attn_config/attn_pdrop", "attention_dropout", 0.0),
         tie_word_embeddings=True,
     ),
     "opt": family(  # 350m is refused: it projects its embeddings and has no final norm
         "OPTForCausalLM", SHAPE, mha,
-        Only(
+        FixedKey(
             "word_embed_proj_dim", lambda fields: fields["hidden_size"],
             "embeddings are as wide as the layers",
         ),
-        Only("do_layer_norm_before", True, "the final norm is always there"),
-        Only("_remove_final_layer_norm", False, "the final norm is always there"),
-        Only("layer_norm_elementwise_affine", True, "norms have parameters"), _opt_positions,
+        FixedKey("do_layer_norm_before", True, "the final norm is always there"),
+        FixedKey("_remove_final_layer_norm", False, "the final norm is always there"),
+        FixedKey("layer_norm_elementwise_affine", True, "norms have parameters"), _opt_positions,
         Key("enable_bias", attention.EVERY_BIAS, True), Key("ffn_dim", "ffn_hidden_size"),
         Key("dropout", "hidden_dropout", 0.1), DROPOUT,
         tie_word_embeddings=True,

@@ -9,7 +9,7 @@ from planner.huggingface.families import attention, experts, layers, rows
 from planner.huggingface.families.attention import FULL, MLA, ROUTED, SLIDING, indexer
 from planner.huggingface.families.experts import DEEPSEEK, Groups, Sparse, prediction
 from planner.huggingface.families.layers import ATTENTION, LINEAR, dense_first, kinds, stacked
-from planner.huggingface.families.rows import Block, Fields, Key, Only, family
+from planner.huggingface.families.rows import Block, Fields, FixedKey, Key, family
 
 
 def _glm_kinds(config: Config, fields: Fields) -> list[str]:
@@ -235,9 +235,9 @@ FAMILIES: dict[str, rows.Family] = {
     ),
     "deepseek_v4": family(  # four residual streams
         "DeepseekV4ForCausalLM", attention.SHAPE, attention.RMSNORM_GATED,
-        Only("attention_bias", False, "its projections have no bias"),
-        Only("mlp_bias", False, "its projections have no bias"),
-        Only("num_key_value_heads", 1, "all heads share one key"), _v4_layers, DEEPSEEK,
+        FixedKey("attention_bias", False, "its projections have no bias"),
+        FixedKey("mlp_bias", False, "its projections have no bias"),
+        FixedKey("num_key_value_heads", 1, "all heads share one key"), _v4_layers, DEEPSEEK,
         {"num_query_groups": 1, "attention_sinks": True}, Key("head_dim", "head_dim", 512),
         attention.DROPOUT, _v4_streams, prediction(),
         num_experts_per_tok=6,

@@ -109,18 +109,18 @@ def is_sparse(layer: tuple[Sublayer, ...]) -> bool:
 
 
 @dataclass(frozen=True)
-class Feeds:
+class FeedForwardLayout:
     """What works on each token after the mixer of each layer, and the keys that say so."""
 
     read: Callable[[Config, Fields], Sequence[Fields]]
     keys: Callable[[ModelSpec], Keys] = lambda model: {}
 
 
-ALL_DENSE = Feeds(lambda config, fields: [MLP] * fields["num_layers"])
-ALL_SPARSE = Feeds(lambda config, fields: [EXPERTS] * fields["num_layers"])
+ALL_DENSE = FeedForwardLayout(lambda config, fields: [MLP] * fields["num_layers"])
+ALL_SPARSE = FeedForwardLayout(lambda config, fields: [EXPERTS] * fields["num_layers"])
 
 
-def dense_first(default: int = 0) -> Feeds:
+def dense_first(default: int = 0) -> FeedForwardLayout:
     """An MLP or experts, as listed, or experts after the first `default` layers."""
 
     def read(config: Config, fields: Fields) -> Sequence[Fields]:
@@ -144,7 +144,7 @@ def dense_first(default: int = 0) -> Feeds:
         words = ["sparse" if is_sparse(one) else "dense" for one in each_layer(model)]
         return {"mlp_layer_types": words}
 
-    return Feeds(read, keys)
+    return FeedForwardLayout(read, keys)
 
 
 def read_mixer(mixer: Mixer, config: Config, fields: Fields) -> Fields:
@@ -161,7 +161,7 @@ class Layers:
 
     mixers: Mapping[str, Mixer]
     usual: Callable[[Config, int], Kinds]
-    feeds: Feeds = ALL_DENSE
+    feeds: FeedForwardLayout = ALL_DENSE
     name: str = "layer_types"
 
     def __call__(self, config: Config, fields: Fields) -> Fields:
@@ -192,7 +192,7 @@ class Layers:
         return found | self.feeds.keys(model)
 
 
-def stack(mixer: Mixer, feeds: Feeds = ALL_DENSE) -> rows.Hook:
+def stack(mixer: Mixer, feeds: FeedForwardLayout = ALL_DENSE) -> rows.Hook:
     """Layers with one mixer and these feed-forwards."""
 
     def read(config: Config, fields: Fields) -> Fields:

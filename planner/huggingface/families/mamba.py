@@ -162,7 +162,7 @@ FAMILIES: dict[str, rows.Family] = {
     ),
     "falcon_h1": family(
         "FalconH1ForCausalLM", attention.GATED,
-        rows.Only("projectors_bias", False, "its projections have no bias"), attention.QKV_BIAS,
+        rows.FixedKey("projectors_bias", False, "its projections have no bias"), attention.QKV_BIAS,
         MLP_BIAS, _falcon_h1,
         num_key_value_heads=8,
     ),
@@ -170,7 +170,9 @@ FAMILIES: dict[str, rows.Family] = {
     "granitemoehybrid": family(
         "GraniteMoeHybridForCausalLM", attention.ROUTED, ATTENTION_BIAS, _granite_position,
         Key("shared_intermediate_size", "ffn_hidden_size", 1024),
-        layers.Layers(GRANITE_MIXERS, _granite_kinds, layers.Feeds(_granite_feeds), GRANITE_LISTS),
+        layers.Layers(
+            GRANITE_MIXERS, _granite_kinds, layers.FeedForwardLayout(_granite_feeds), GRANITE_LISTS
+        ),
         Sparse(
             Key("num_local_experts", "moe.num_experts", 8),
             Key("num_experts_per_tok", "moe.top_k", 2),

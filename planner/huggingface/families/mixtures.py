@@ -8,7 +8,7 @@ from planner.huggingface.families.attention import ATTENTION_BIAS, FULL, GATED, 
 from planner.huggingface.families.dense import exaone_mixers
 from planner.huggingface.families.experts import DEEPSEEK, Groups, Sparse, prediction, routed
 from planner.huggingface.families.layers import ATTENTION, EXPERTS, MLP, Kinds, kinds, stacked
-from planner.huggingface.families.rows import Family, Fields, Hook, Key, Only, Table, family
+from planner.huggingface.families.rows import Family, Fields, FixedKey, Hook, Key, Table, family
 
 MIXTRAL = Table(
     GATED, attention.Window(), experts.SAME_WIDTH, routed("num_local_experts num_experts", 2)
@@ -162,7 +162,7 @@ FAMILIES: dict[str, Family] = {
                 attention.SLIDING: attention.local(1024, GATE, null=False),
                 FULL: {**ATTENTION, **GATE, "rope": False},
             },
-            layers.every(4, key="global_attn_every_n_layers"), layers.Feeds(_after),
+            layers.every(4, key="global_attn_every_n_layers"), layers.FeedForwardLayout(_after),
         ),
         Sparse(routed(top_k=6), experts.WIDTH, experts.Shared("num_shared_experts", 2)),
         experts.balanced,
@@ -196,8 +196,8 @@ FAMILIES: dict[str, Family] = {
     ),
     "ernie4_5_moe": family(
         "Ernie4_5_MoeForCausalLM", GATED, Key("use_bias", attention.EVERY_BIAS, False),
-        Only("use_bias", False, "its experts have no bias"),
-        layers.stack(ATTENTION, layers.Feeds(_ernie)),
+        FixedKey("use_bias", False, "its experts have no bias"),
+        layers.stack(ATTENTION, layers.FeedForwardLayout(_ernie)),
         Sparse(
             Key("moe_num_experts", "moe.num_experts", 64), Key("moe_k", "moe.top_k", 6),
             experts.WIDTH, experts.Shared("moe_num_shared_experts", 2),
@@ -246,7 +246,7 @@ FAMILIES: dict[str, Family] = {
     "longcat_flash": family(
         "LongcatFlashForCausalLM",
         MLA.spelled(num_hidden_layers="num_layers", intermediate_size="ffn_hidden_size"),
-        Only("router_bias", False, "its router has no bias"),
+        FixedKey("router_bias", False, "its router has no bias"),
         Key("n_routed_experts", "moe.num_experts", 512),
         Key("moe_topk num_experts_per_tok", "moe.top_k", 12),
         Key("expert_ffn_hidden_size", "moe.expert_ffn_hidden_size", 2048),
@@ -266,7 +266,7 @@ FAMILIES: dict[str, Family] = {
     "mixtral": family("MixtralForCausalLM", MIXTRAL, num_key_value_heads=8, num_local_experts=8),
     "olmoe": family(
         "OlmoeForCausalLM", GATED, ATTENTION_BIAS,
-        Only("head_dim", attention.even_width, "its query norm is as wide as hidden_size"),
+        FixedKey("head_dim", attention.even_width, "its query norm is as wide as hidden_size"),
         attention.QK_NORM_FULL, routed(top_k=8), experts.SAME_WIDTH,
         num_experts=64,
     ),
@@ -279,7 +279,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "qwen2_moe": family(
         "Qwen2MoeForCausalLM", GATED,
-        Only("use_sliding_window", False, "its window pattern has no form here"),
+        FixedKey("use_sliding_window", False, "its window pattern has no form here"),
         Hook(keys=lambda model: {"use_sliding_window": False}), Key("qkv_bias", "qkv_bias", True),
         QWEN_EXPERTS,
         Key("shared_expert_intermediate_size", "moe.shared_expert_ffn_hidden_size", 5632),

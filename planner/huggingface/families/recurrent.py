@@ -7,7 +7,7 @@ from planner.huggingface.config import LAYERS, WIDTH, Config
 from planner.huggingface.families import attention, experts, layers, mixers, rows
 from planner.huggingface.families.attention import FULL, GATED
 from planner.huggingface.families.experts import SAME_WIDTH, Sparse, prediction, routed
-from planner.huggingface.families.layers import LINEAR, MLP, Feeds, Kinds, Layers
+from planner.huggingface.families.layers import LINEAR, MLP, FeedForwardLayout, Kinds, Layers
 from planner.huggingface.families.rows import Block, Derived, Fields, Key, Keys, Part, Table, family
 
 # Gated delta nets, and gated attention in every fourth layer: Qwen3-Next and Qwen3.5.
@@ -25,7 +25,7 @@ def _next_keys(model: ModelSpec) -> Keys:
     return {"decoder_sparse_step": 1, "mlp_only_layers": dense, "norm_topk_prob": True}
 
 
-def _qwen(feeds: Feeds) -> Table:
+def _qwen(feeds: FeedForwardLayout) -> Table:
     delta = {LINEAR: mixers.DELTA_NET, FULL: Block("attention", {"gate": "element"})}
     usual = layers.every(4, key="full_attention_interval", others=LINEAR)
     return Table(
@@ -82,7 +82,7 @@ def _lfm2_dense(model: ModelSpec) -> Keys:
     return {"num_dense_layers": (*sparse, True).index(True)}
 
 
-def _lfm2(*rows: Part, feeds: Feeds) -> Table:
+def _lfm2(*rows: Part, feeds: FeedForwardLayout) -> Table:
     convolution = Block(
         "short_convolution", Key("conv_L_cache", "taps", 3), Key("conv_bias", "bias", False)
     )
@@ -186,7 +186,8 @@ FAMILIES: dict[str, rows.Family] = {
         tie_word_embeddings=True, num_key_value_heads=8,
     ),
     "lfm2_moe": family(
-        "Lfm2MoeForCausalLM", _lfm2(attention.FFN, feeds=Feeds(_lfm2_feeds, _lfm2_dense)),
+        "Lfm2MoeForCausalLM",
+        _lfm2(attention.FFN, feeds=FeedForwardLayout(_lfm2_feeds, _lfm2_dense)),
         Sparse(
             Key("num_experts", "moe.num_experts", 32), Key("num_experts_per_tok", "moe.top_k", 4),
             experts.WIDTH, Key("use_expert_bias", "moe.score_correction_bias", True),
@@ -212,13 +213,13 @@ FAMILIES: dict[str, rows.Family] = {
         num_key_value_heads=4, head_dim=256,
     ),
     "qwen3_next": family(
-        "Qwen3NextForCausalLM", GATED, _qwen(Feeds(_next_feeds, _next_keys)),
+        "Qwen3NextForCausalLM", GATED, _qwen(FeedForwardLayout(_next_feeds, _next_keys)),
         num_key_value_heads=2, head_dim=256, num_experts=512, num_experts_per_tok=10,
         moe_intermediate_size=512,
     ),
     "recurrent_gemma": family(
         "RecurrentGemmaForCausalLM", attention.SHAPE, attention.Heads(), attention.RMSNORM_GATED,
-        rows.Only("attention_bias", False, "its projections in have no bias"), _griffin,
+        rows.FixedKey("attention_bias", False, "its projections in have no bias"), _griffin,
         attention.DROPOUT, {"attention_output_bias": True, "mlp_bias": True},
         tie_word_embeddings=True,
     ),

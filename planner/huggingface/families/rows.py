@@ -119,7 +119,7 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Only:
+class FixedKey:
     """A key that can have only one value, and why; a file may leave it out."""
 
     name: str

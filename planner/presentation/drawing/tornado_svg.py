@@ -11,7 +11,7 @@ from planner.answers.sensitivities.tornado import (
     base_words,
     ends_words,
     heading,
-    of_what,
+    model_and_cluster,
     quiet,
     reach,
     rows,
@@ -39,7 +39,8 @@ def tornado_svg(answer: SensitivityAnswer, theme: Theme = "auto") -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
         f'viewBox="0 0 {WIDTH} {height}" class="tornado" role="img" '
         'aria-labelledby="to-title to-desc">',
-        f'<title id="to-title">{escape(heading(answer))}: {escape(of_what(answer))}</title>',
+        f'<title id="to-title">{escape(heading(answer))}: '
+        f"{escape(model_and_cluster(answer))}</title>",
         f'<desc id="to-desc">{escape(described)}</desc>',
         f"<style>{colours(theme, '.tornado')}{_STYLE}</style>",
         '<defs><pattern id="to-high" width="6" height="6" patternUnits="userSpaceOnUse">'
@@ -47,7 +48,7 @@ def tornado_svg(answer: SensitivityAnswer, theme: Theme = "auto") -> str:
         '<path class="stripe" d="M-1 7L7-1M-1 1L1-1M5 7L7 5"/></pattern></defs>',
         '<rect class="page" width="100%" height="100%"/>',
         f'<text class="title" x="24" y="30">{escape(heading(answer))}'
-        f'<tspan class="quiet" dx="12">{escape(of_what(answer))}</tspan></text>',
+        f'<tspan class="quiet" dx="12">{escape(model_and_cluster(answer))}</tspan></text>',
         f'<text class="quiet" x="24" y="50">{escape(" · ".join(base_words(answer)))}</text>',
         *_legend(),
         f'<text class="quiet name" x="{_LEFT - 92}" y="{_TOP - 14}">input</text>',

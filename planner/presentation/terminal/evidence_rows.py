@@ -39,7 +39,7 @@ def evidence_rows(
 def _record(record: Record, report: PlanReport) -> Iterator[str]:
     """The fastest published run, this plan beside it, and what it has that the run had not."""
     run, ratio = record.run, report.model_flop_per_s_per_accelerator / record.run.model_flop_per_s
-    yield f"{tflop_per_s(run.model_flop_per_s)} TFLOP/s each:"
+    yield f"{tflop_per_s(run.model_flop_per_s)} TFLOP/s:"
     yield f"{run.model} on {run.accelerators}"
     yield f"({run.source} {run.year});"
     if ratio < _RECORD_MARGIN or not record.differs:

@@ -35,6 +35,8 @@ _MAX_FINDINGS = {"error": 12, "warning": 8, "hint": 4}  # findings that are list
 def _head(answer: LintAnswer, parameters: float, main: str) -> list[RenderableType]:
     """The verdict and the number of findings; what was judged."""
     verdict, style = _VERDICTS[answer.verdict]
+    if answer.verdict == "improvable" and answer.best is None:
+        verdict = "runs, and one change makes it faster"
     counts = ", ".join(
         f"{n} {name}{'s' * (n != 1)}"
         for name in _HEADS
@@ -74,6 +76,8 @@ def lint_screen(
         rows += [Text(), _plan("Better plan", answer.best.report)]
         if answer.gain is not None:
             rows.append(_gain(answer.gain))
+        if answer.best.caution:
+            rows.append(prose(answer.best.caution, 2, 2))
         rows.append(_changes(answer.best.changes, main))
     if answer.nearest:
         rows += [Text(), Text("No plan of this framework fits here", "bold red")]

@@ -71,7 +71,7 @@ def report_rows(
     utilisation = [
         f"MFU {formats.share(report.mfu)} (causal {formats.share(report.mfu_causal)})",
         f"HFU {formats.share(report.hfu)}",
-        f"{formats.tflop_per_s(report.model_flop_per_s_per_accelerator)} TFLOP/s each",
+        f"{formats.tflop_per_s(report.model_flop_per_s_per_accelerator)} TFLOP/s per device",
     ]
     facts.add_row("utilisation", Flow(utilisation))
     for name, row in _memory_rows(report.memory):
@@ -112,7 +112,7 @@ def _doubts(band: ErrorBand, selection: Selection | None) -> Iterator[str]:
     if selection is not None and selection.share >= LEAST_SELECTION:
         seconds, error = formats.seconds(selection.expected_time_s), formats.share(selection.share)
         best = f"the fastest of {selection.plans} estimates"
-        yield f"likely {seconds}: {best} tends to be {error} short"
+        yield f"expect {seconds}: {best} is {error} low on average"
 
 
 def _memory_rows(memory: Memory) -> Iterator[tuple[str, RenderableType]]:
@@ -164,9 +164,9 @@ def _pipeline(schedule: str, pipeline: Pipeline) -> list[str | Text]:
         runs = pipeline.frameworks[:MAX_RUNTIMES]
         rest = len(pipeline.frameworks) - len(runs)
         more = f" and {rest} other{'s' if rest > 1 else ''}" if rest else ""
-        parts.append(f"run by {', '.join(runs)}{more}")
+        parts.append(f"available in {', '.join(runs)}{more}")
     else:
-        parts.append(Text("run by no framework known here", "yellow"))
+        parts.append(Text("available in no framework known here", "yellow"))
     if pipeline.simulated_iteration_time_s is not None:
         parts.append(f"{formats.seconds(pipeline.simulated_iteration_time_s)} simulated")
     return parts
@@ -177,7 +177,7 @@ def speed(report: PlanReport) -> list[str]:
     return [
         f"{report.tokens_per_s:,.0f} tokens/s",
         f"{formats.seconds(report.iteration_time_s)} per iteration"
-        f" of {report.num_micro_batches} micro-batches",
+        f" of {report.num_micro_batches} micro-batch{'es' * (report.num_micro_batches != 1)}",
     ]
 
 

@@ -19,7 +19,7 @@ def count_rows(answer: PlanAnswer) -> list[RenderableType]:
     line = Flow(
         [
             Text.assemble((f"{counts.feasible:,}", "bold"), f" of {counts.enumerated:,} plans fit"),
-            f"{counts.dominated:,} never better",
+            f"{counts.dominated:,} dominated",
             f"{counts.costed:,} priced in {formats.seconds(answer.search_time_s)}",
         ],
         ", ",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from cost_models.plans import ParallelPlan
+from cost_models.spec import ClusterSpec
 from planner.constraints import Context
 from planner.documents.answer import (
     Baseline,
@@ -67,7 +68,7 @@ def plan_screen(answer: PlanAnswer, summary: RequestSummary, console: Console) -
         answer.best, "Best plan", summary, console, answer.evidence, answer.selection
     )
     if answer.baseline is not None:
-        rows.append(_baseline(answer.baseline, answer.best))
+        rows.append(_baseline(answer.baseline, answer.plans))
     if answer.rival is not None:
         rows.append(prose(answer.rival.sentence, 0, 2))
     if answer.replanned is not None:
@@ -226,6 +227,16 @@ def why_screen(answer: WhyAnswer, summary: RequestSummary, console: Console) -> 
     return Group(*rows)
 
 
+def _network(cluster: ClusterSpec) -> Iterator[str]:
+    """The rate at which an accelerator sends beyond its fastest domain, where any does."""
+    for rate in dict.fromkeys(
+        group.network[-1].bandwidth_bytes_per_s
+        for group in cluster.groups
+        if cluster.accelerators > (group.network[0].domain_accelerators or cluster.accelerators)
+    ):
+        yield f"network {rate / 1e9:.3g} GB/s per device"
+
+
 def header(summary: RequestSummary, profile: ProfileInfo) -> RenderableType:
     """The request, and the calibration that its estimates rest on."""
     request, mark = summary.request, summary.mark
@@ -254,6 +265,7 @@ def header(summary: RequestSummary, profile: ProfileInfo) -> RenderableType:
     ]
     basis = [
         f"efficiency {profile.name} ({profile.kind})",
+        *_network(request.cluster),
         f"reserved memory {reserved}" + mark("/cluster/reserved_bytes_per_accelerator"),
         *([f"site {request.site}"] if request.site else []),
         "* default",
@@ -262,17 +274,21 @@ def header(summary: RequestSummary, profile: ProfileInfo) -> RenderableType:
     if request.guessed:
         count = len(request.guessed)
         values = "value is" if count == 1 else "values are"
-        text = f"{count} {values} not in the config.json and taken as usual: planner model lists "
+        text = (
+            f"{count} {values} missing from config.json and set to defaults: planner model lists "
+        )
         rows.append(prose(text + ("it" if count == 1 else "them"), 0, 2))
     return Group(*rows)
 
 
-def _baseline(baseline: Baseline, best: PlanReport | None) -> RenderableType:
-    first, *more = plan_words(baseline.report.plan.model_dump())
-    if best is not None and plan_words(best.plan.model_dump()) == [first, *more]:
-        # Equal in words: what differs is none of what they say.
-        ours, theirs = best.plan.model_dump(), baseline.report.plan.model_dump()
-        more += [f"{n} {value_words(theirs[n])}" for n in ours if ours[n] != theirs[n]]
+def _baseline(baseline: Baseline, plans: Iterable[PlanReport]) -> RenderableType:
+    theirs = baseline.report.plan.model_dump()
+    first, *more = plan_words(theirs)
+    for ours in (one.plan.model_dump() for one in plans):
+        if plan_words(ours) == [first, *more]:
+            # Equal in words: what differs is none of what they say.
+            more += [f"{n} {value_words(theirs[n])}" for n in ours if ours[n] != theirs[n]]
+            break
     times = f"{baseline.speedup:.2f}x"
     speedup = Text.assemble(
         ("as fast as", "bold") if times == "1.00x"

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from planner.answers.sizing.answer import Offer, Row, SizingAnswer
-from planner.answers.sizing.request import SizingRequest
+from planner.answers.sizing.request import SizingRequest, SizingSpec
 from planner.documents.formats import (
     chance,
     days,
@@ -70,6 +70,7 @@ def _choices(answer: SizingAnswer, request: SizingRequest) -> Iterator[Renderabl
         anything = any(row.plan is not None for row in answer.rows)
         text = f"Nothing keeps the limits: {named}" if anything else "No plan fits on any cluster"
         yield Text(text, style="bold red")
+        yield from _unpriced(answer, sizing)
         yield from (_offer(answer, offer) for offer in answer.offers)
         return
     heads: dict[int, list[str]] = {}
@@ -79,6 +80,13 @@ def _choices(answer: SizingAnswer, request: SizingRequest) -> Iterator[Renderabl
             heads.setdefault(place, []).append(head)
     for place, own in heads.items():
         yield from _choice(listed(own).capitalize(), named, answer.rows[place])
+
+
+def _unpriced(answer: SizingAnswer, sizing: SizingSpec) -> Iterator[RenderableType]:
+    """That what has no price was not held against a budget."""
+    budget = sizing.budget_usd is not None
+    if budget and any(row.plan is not None and row.cost_usd is None for row in answer.rows):
+        yield prose("What has no price keeps no budget: give prices, see Assumed.", 2, 2)
 
 
 def _rivals(answer: SizingAnswer) -> Iterator[RenderableType]:

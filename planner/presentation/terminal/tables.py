@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
+from math import floor
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -150,19 +151,25 @@ def _plan_words_row(headings: Sequence[str], uniform: bool, *row: Any) -> Render
     return Flow(parts, indent=3)
 
 
+def _most_informative(answer: PlanAnswer) -> str:
+    """Which of the plans in the table to run first."""
+    if (telling := answer.measure_next) is None:
+        return ""
+    run = next(i for i, one in enumerate(answer.contenders, 1) if one.id == telling.id)
+    return f", {run} first" if run <= _MAX_RANKED else ""
+
+
 def _tie_notes(answer: PlanAnswer) -> Iterator[RenderableType]:
-    """Which plans cannot be told from the first, which is best on average, which tells most."""
+    """Which plans tie with the first, which is best on average, which run tells most."""
     contenders, best_expected = answer.contenders, answer.best_expected
     ties = [str(i) for i, c in enumerate(contenders[:_MAX_RANKED], 1) if c.tie]
     rank = next((i for i, c in enumerate(contenders, 1) if c.id == best_expected), None)
     in_table = rank is not None and rank <= _MAX_RANKED
     if ties:
-        advice = ": measure before you choose"
+        verb = "is" if len(ties) == 1 else "are"
+        advice = f"measure before you choose{_most_informative(answer)}"
         advice += f"; best on average: {rank}" if in_table else ""
-        if (telling := answer.measure_next) is not None:
-            run = next(i for i, c in enumerate(contenders, 1) if c.id == telling.id)
-            advice += f", {run} tells most" if run <= _MAX_RANKED else ""
-        yield prose(f"{formats.listed(ties)} cannot be told from 1{advice}", hanging=2)
+        yield prose(f"{formats.listed(ties)} {verb} statistically tied with 1: {advice}", hanging=2)
     if rank is not None and not (ties and in_table):
         plan = formats.whole_plan_words(contenders[rank - 1].plan)
         yield Flow(plan, indent=4, head=f"  best on average: {rank}, ")
@@ -262,8 +269,11 @@ def _catalog_facts(entry: Entry) -> tuple[str, str, str]:
 
 def with_chance(value: float) -> str:
     """How likely one plan is faster than another."""
-    note = "" if value >= SURE else ": a statistical tie, measure both"
-    return f"with a chance of {formats.chance(value)}{note}"
+    if value >= SURE:
+        return f"with a chance of {formats.chance(value)}"
+    # Rounded down, so that what is just not sure does not read as if it were.
+    below = formats.chance(floor(100.0 * value) / 100.0)
+    return f"with a chance of {below}: a statistical tie, measure both"
 
 
 _TITLES = {

@@ -24,7 +24,7 @@ from planner.documents.problems import (
     problem_document,
 )
 from planner.documents.service import Progress
-from planner.evidence.uncertainty.asker import HERE, Asker, asked_by
+from planner.evidence.uncertainty.asker import HERE, CallerIdentity, as_caller
 from planner.running.jobs import disk_space
 from planner.running.jobs.settings import JobSettings
 from planner.running.jobs.step_process import StepProcess
@@ -170,17 +170,17 @@ class JobRun:
         """The result of a short step, run in this process."""
 
         def outcome() -> dict[str, Any]:
-            with asked_by(self._asker()):
+            with as_caller(self._asker()):
                 return _outcome(work)
 
         return self._step(phase, outcome)
 
-    def _asker(self) -> Asker:
+    def _asker(self) -> CallerIdentity:
         """The job's owner, who may read of sites what is shared with that name."""
         if not (owner := self.job.owner):
             return HERE
         sites = self.executor.store.sites
-        return Asker(owner, self.executor.retried(lambda: sites.hidden_from(owner)))
+        return CallerIdentity(owner, self.executor.retried(lambda: sites.hidden_from(owner)))
 
     def run_apart(
         self, phase: str, step: str, at: tuple[int, int] = (0, 0), **arguments: Any

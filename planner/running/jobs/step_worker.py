@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from planner.evidence.uncertainty.asker import HERE, Asker, asked_by
+from planner.evidence.uncertainty.asker import HERE, CallerIdentity, as_caller
 from planner.running.jobs.settings import JobSettings
 
 LEASE_EXPIRED = 75  # exit code: the step itself has not failed
@@ -58,7 +58,7 @@ def task_line(
     folder: Path,
     settings: JobSettings,
     until: float,
-    asker: Asker = HERE,
+    asker: CallerIdentity = HERE,
 ) -> str:
     """The first line of a step worker's input."""
     hidden = asker.hidden
@@ -87,8 +87,8 @@ def main() -> int:
     lower_priority(task["settings"]["run_nice"])
     try:
         name, hidden = task["asker"]["name"], task["asker"]["hidden"]
-        asker = Asker(name, None if hidden is None else frozenset(hidden))
-        with stoppable(), building(allowed=False), asked_by(asker):
+        asker = CallerIdentity(name, None if hidden is None else frozenset(hidden))
+        with stoppable(), building(allowed=False), as_caller(asker):
             outcome = _outcome(task, answers)
     except Stopped:
         return LEASE_EXPIRED

@@ -18,6 +18,7 @@ from planner.answers.lint.changed_options import changes
 from planner.answers.lint.findings import FlagChange
 from planner.answers.lint.lint import lint
 from planner.answers.lint.linted_launch import changed
+from planner.answers.lint.variables import variables
 from planner.frameworks.arguments import known_arguments
 from planner.frameworks.base import Framework
 from planner.frameworks.deepspeed.flags import nested
@@ -166,7 +167,7 @@ def test_lead_from_a_plan_to_another(name: str, data: st.DataObject) -> None:
     assert framework.read is not None
     reading = framework.read(framework.write(request, own).files, None)
     group = request.cluster.groups[0]
-    found = changes(framework, request, reading, plan)
+    found = changes(framework, request, reading, plan, {})
     event(f"{min(len(found), 9)} changes")
     files = said_again(framework, reading, (group.nodes, group.accelerators_per_node), found)
     again = framework.read(files, None)
@@ -181,14 +182,15 @@ def test_a_variable_is_set_where_it_is_missed_or_another() -> None:
         sharded = changed(case.plan, {"zero_stage": 2})
         for key, plan in (("same", case.plan), ("sharded", sharded)):
             assert plan is not None
-            rows = changes(case.framework, case.request, case.reading, plan)
+            said = {one.name: one.value for one in variables(case.files)}
+            rows = changes(case.framework, case.request, case.reading, plan, said)
             (row,) = [one for one in rows if one.option == VARIABLE] or [None]
             found[name, key] = row and (row.before, row.after)
     assert found["llama3_8b", "same"] == (None, "1")  # the script does not set it
     assert found["few_micro_batches", "same"] is None  # it does
     assert found["few_micro_batches", "sharded"] == ("1", "8")
     assert found["llama3_8b", "sharded"] == (None, "8")
-    assert found["padded", "same"][1] == "1"  # it is 8
+    assert found["padded", "same"] == ("8", "1")
 
 
 LAUNCH = """export CUDA_DEVICE_MAX_CONNECTIONS=1

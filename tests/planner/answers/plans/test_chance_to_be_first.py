@@ -20,7 +20,7 @@ from planner.answers.plans.two_plans import side_by_side
 from planner.documents.answer import PlanAnswer
 from planner.documents.request import PlanRequest
 from planner.evidence.uncertainty.beliefs import Belief, chances_fastest
-from planner.evidence.uncertainty.error_band import SURE, comparison, known_to
+from planner.evidence.uncertainty.error_band import SURE, comparison, posterior_at
 from planner.evidence.uncertainty.error_features import ErrorFeatures, error_features
 from planner.evidence.uncertainty.posterior import posterior
 from planner.inputs.requests.parser import parse_request
@@ -109,7 +109,7 @@ def test_the_shorter_of_two_equal_estimates_is_too_short(
 ) -> None:
     """By E[max(0, D)] = s / sqrt(2 pi), of a difference D with the deviation s."""
     other = replace(first[0], plan=changed(first[0], 16))
-    apart = known_to(None).difference(features(asked, first[0]), features(asked, other))
+    apart = posterior_at(None).difference(features(asked, first[0]), features(asked, other))
     found = selection(asked, [first[0], other])
     assert found is not None
     assert found.plans == 2
@@ -176,7 +176,8 @@ def test_the_list_says_which_plans_cannot_be_told_apart(answer: PlanAnswer) -> N
     assert "best?" in text
     ties = [str(i) for i, one in enumerate(answer.contenders[:5], 1) if one.tie]
     assert ties
-    assert f"{ties[-1]} cannot be told from 1: measure before you choose" in text
+    verb = "is" if len(ties) == 1 else "are"
+    assert f"{ties[-1]} {verb} statistically tied with 1: measure before you choose" in text
     assert answer.best_expected is None
     assert "best on average" not in text
     other = answer.model_copy(update={"best_expected": answer.contenders[2].id})

@@ -142,7 +142,7 @@ def test_what_does_not_fit_says_in_which_types_it_does() -> None:
     assert found is not None
     assert found.plan is None
     assert found.problem is not None
-    assert "it fits as it trains itself, with gradient_dtype bf16" in found.problem
+    assert "it fits with its own data types, gradient_dtype bf16" in found.problem
     types = {"gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16"}
     fits = beside(asked(*question, **types), **plan)
     assert fits is not None
@@ -246,7 +246,7 @@ def test_of_several_releases_the_fastest_published_is_told() -> None:
     wide = beside(asked(*question), ep=8)
     assert wide is not None
     assert wide.recipe == found.recipe
-    assert "it fits as it trains itself" in (wide.problem or "")
+    assert "it fits with its own data types" in (wide.problem or "")
 
 
 def test_how_layers_are_dealt_is_told_as_one_with_its_value() -> None:

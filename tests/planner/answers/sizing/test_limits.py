@@ -61,7 +61,11 @@ def test_what_is_recommended_has_runs_and_is_surely_in_time(free: SizingAnswer) 
     assert cheapest.error_band.accelerator_rows == 0
     assert chosen.error_band.accelerator_rows > 0
     with_runs = [row for row in free.rows if row.error_band.accelerator_rows]
-    assert chosen.cost_usd == min(row.cost_usd for row in with_runs)
+    # Of those that cost as much within 1 % the fastest is taken.
+    least = min(row.cost_usd for row in with_runs)
+    as_cheap = [row for row in with_runs if row.cost_usd <= 1.01 * least]
+    assert len(as_cheap) > 1
+    assert chosen.days == min(row.days for row in as_cheap)
     # Of a deadline that it keeps with one chance in two, a larger cluster is the sure one.
     found = size(asked(accelerators=["h100-sxm"], deadline_days=1.01 * free.rows[0].days))
     assert found.rows[found.recommended].accelerators == 128

@@ -105,4 +105,4 @@ def test_answers_carry_it_and_count_the_runs_of_their_interval() -> None:
     answer = estimate(asked, asked.named_plan)
     found = answer.evidence
     assert found == of()
-    assert " sources like it (dense, h100-sxm-80gb, megatron)" in answer.estimate.error_band.basis
+    assert " similar sources (dense, h100-sxm-80gb, megatron)" in answer.estimate.error_band.basis

@@ -9,7 +9,7 @@ from cost_models.plans import ParallelPlan
 from planner.documents.scored_runs import Record, scored_runs
 from planner.evidence.uncertainty.record import TOLD, Pairs, record, seen_together
 from planner.inputs.requests.parser import parse_request
-from planner.search.simplicity import unseen, used
+from planner.search.simplicity import unproven_features, used
 
 H100 = accelerator("h100-sxm")
 
@@ -88,7 +88,7 @@ def test_a_plan_is_shown_where_runs_have_each_two_of_its_features(
 ) -> None:
     plan = ParallelPlan(tp=2, pp=2, vpp=2, schedule="interleaved-1f1b")
     assert used(plan) == ["TP", "PP", "VPP"]
-    assert unseen(plan, seen) == missing
+    assert unproven_features(plan, seen) == missing
 
 
 def test_what_is_seen_is_of_the_family_and_the_kind_of_model() -> None:

@@ -120,7 +120,7 @@ def test_interval_is_the_site_s_and_narrower(lab: Site) -> None:
     assert math.log(own.high_s / own.low_s) < 0.5 < math.log(usual.high_s / usual.low_s)
     assert own.rows == usual.rows + 6
     assert own.basis.startswith(
-        "80% interval from 6 runs of site lab; no source like it (dense, v100"
+        "80% interval from 6 runs of site lab; no similar source (dense, v100"
     )
 
 

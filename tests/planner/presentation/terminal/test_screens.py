@@ -288,13 +288,13 @@ def test_schedule_says_who_runs_it() -> None:
     best = answers.report(schedule="v-half").model_copy(update={"pipeline": pipeline})
     answer = answers.plan_answer().model_copy(update={"best": best, "plans": (best, best)})
     text = drawn(lambda console: screens.plan_screen(answer, ASKED, console), 100)
-    assert "v-half · run by no framework known here · 73.5 s simulated" in text
+    assert "v-half · available in no framework known here · 73.5 s simulated" in text
     assert text.count(" v-half ") == 3  # the plan, and a row of the ranking each
     pipeline = pipeline.model_copy(update={"frameworks": ("torch", "torchtitan")})
     best = best.model_copy(update={"pipeline": pipeline})
     answer = answer.model_copy(update={"best": best})
     text = drawn(lambda console: screens.plan_screen(answer, ASKED, console), 100)
-    assert "v-half · run by torch and 1 other" in text
+    assert "v-half · available in torch and 1 other" in text
 
 
 def test_the_picks_and_the_best_of_each_framework_stand_below() -> None:
@@ -396,7 +396,7 @@ def test_what_others_do_is_told_field_by_field(width: int) -> None:
         changed = evidence.model_copy(update={"record": record.model_copy(update={"run": run})})
         beside = answer.model_copy(update={"evidence": changed})
         told = drawn(partial(screens.plan_screen, beside, ASKED), width)
-        assert "TFLOP/s each:" in told
+        assert "TFLOP/s:" in told
         assert told.count("tp 8 -> 4") == differences
 
 

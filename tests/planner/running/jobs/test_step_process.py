@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from planner.evidence.uncertainty import site_storage as storage
-from planner.evidence.uncertainty.asker import HERE, Asker
+from planner.evidence.uncertainty.asker import HERE, CallerIdentity
 from planner.running.jobs.settings import JobSettings
 from planner.running.jobs.step_process import StepProcess
 from planner.running.jobs.step_worker import LEASE_EXPIRED, task_line
@@ -36,7 +36,7 @@ def test_an_early_stop_is_a_hand_over(
         step_process.stop()
 
 
-def answered(folder: Path, asked: dict[str, Any], asker: Asker = HERE) -> dict[str, Any]:
+def answered(folder: Path, asked: dict[str, Any], asker: CallerIdentity = HERE) -> dict[str, Any]:
     """What a step answers to one question."""
     until = time.monotonic() + 60
     task = task_line(
@@ -68,5 +68,5 @@ def test_a_step_sees_the_sites_of_its_asker(
 ) -> None:
     """None: all sites are hidden."""
     storage.learn("lab", (run(NAMES[0]),))
-    found = answered(tmp_path, {**ENDLESS["base"], "site": "lab"}, Asker("ann", hidden))
+    found = answered(tmp_path, {**ENDLESS["base"], "site": "lab"}, CallerIdentity("ann", hidden))
     assert (found["outcome"] != "bad_input") is seen, found

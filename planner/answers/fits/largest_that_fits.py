@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-def last_with_room(spare: Callable[[int], float], low: int, high: int) -> int:
+def largest_that_fits(spare: Callable[[int], float], low: int, high: int) -> int:
     """The last number of low to high that leaves something; low if none does.
 
     The larger a number, the less it leaves.  That is nearly a line, so a number is tried where the
