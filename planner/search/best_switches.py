@@ -2,7 +2,8 @@
 
 A switch (torch.compile, a fused loss, an overlap) has a better value, which is never slower and
 never needs more memory.  So a plan is priced with all switches at their best; if a rule refuses
-that, with every combination that is not worse than an accepted one.
+that, with every combination that is not worse than an accepted one.  A plan whose overlaps are
+weighed against each other is priced with both values of overlap_ep.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from cost_models.keys import group
 from cost_models.plans import IntArray, Plans, concatenate
 from planner.constraints import BoolArray, Context, Rule, judged, passing
-from planner.search.option_axes import Switches
+from planner.search.option_axes import Switches, weighs_overlaps
 
 Refused = list[tuple[Rule, BoolArray]]
 # The fields that decide whether a switch has an effect on a plan.
@@ -34,6 +35,9 @@ def with_best_switches(
     to their first value.
     """
     plans = at_rest(plans)
+    weighed = np.zeros(len(plans), dtype=np.bool_)
+    if "overlap_ep" in switches.columns:
+        weighed |= weighs_overlaps(context.cluster, plans)
     legal = np.ones(len(plans), dtype=np.bool_)
     best = legal.copy()
     refused: Refused = []
@@ -48,8 +52,8 @@ def with_best_switches(
         else:
             refused.append((rule, legal & ~passes))
             legal &= passes
-    result = plans.take(legal & best)
-    rows = np.flatnonzero(legal & ~best)
+    result = plans.take(legal & best & ~weighed)
+    rows = np.flatnonzero(legal & ~(best & ~weighed))
     if not len(rows):
         return result, refused
     asks = [rule for rule, _ in asking]
@@ -58,8 +62,11 @@ def with_best_switches(
     groups = group(*(getattr(pending, name) for name in sorted(fields - switches.columns.keys())))
     firsts = pending.take(groups.first)
     accepted = np.zeros((len(groups.first), len(switches.outdoes)), dtype=np.bool_)
+    accepted[:, 0] = best[rows][groups.first]
+    apart = weighed[rows][groups.first, None]
     for k in range(1, accepted.shape[1]):
-        open_rows = np.flatnonzero(~(accepted & switches.outdoes[:, k]).any(axis=1))
+        outdoing = np.where(apart, switches.same_ep[:, k], switches.outdoes[:, k])
+        open_rows = np.flatnonzero(~(accepted & outdoing).any(axis=1))
         if not len(open_rows):
             continue
         tried = at_rest(firsts.take(open_rows).with_columns(**switches.of(k)))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cost_models.plans import RECOMPUTE_MODULES, IntArray, code, encoded
+from cost_models.plans import RECOMPUTE_MODULES, IntArray, Plans, code, encoded
 from cost_models.runtimes import RUNTIMES
 from cost_models.spec import ClusterSpec
 from planner.constraints import BoolArray
@@ -32,14 +32,14 @@ SWITCHES: dict[str, tuple[Any, ...]] = {
 }
 
 
-def switches_of(cluster: ClusterSpec) -> dict[str, tuple[Any, ...]]:
-    """The switches of plans for a cluster.
+def weighs_overlaps(cluster: ClusterSpec, plans: Plans) -> BoolArray:
+    """Plans for which neither value of overlap_ep is always the better one.
 
     Before Blackwell an exchange of tokens that overlaps costs tensor-parallel traffic its own
-    overlap (cost_models.collectives), so neither value is always the better one.
+    overlap (cost_models.collectives).
     """
     older = any(group.accelerator.before_blackwell for group in cluster.groups)
-    return {name: chain for name, chain in SWITCHES.items() if not older or name != "overlap_ep"}
+    return np.asarray(older & (plans.tp > 1) & (plans.ep > 1))
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,14 @@ class Switches:
     """Combinations of switches, the best first.
 
     columns: values by field, as they stand in Plans; outdoes: whether the first combination is
-    at least as good in every switch as the second; shape (combinations, combinations).
+    at least as good in every switch as the second; shape (combinations, combinations).  same_ep:
+    the same of combinations with one value of overlap_ep, as plans are compared that
+    `weighs_overlaps` is true of.
     """
 
     columns: dict[str, IntArray]
     outdoes: BoolArray
+    same_ep: BoolArray
 
     def of(self, combination: int) -> dict[str, int]:
         """The value of every switch."""
@@ -103,7 +106,7 @@ class OptionAxes:
         settled = self._axes.full or self._axes.own is not None
         chains = {
             field: [value for value in chain if value in self._axes.values[field]]
-            for field, chain in switches_of(self._axes.request.cluster).items()
+            for field, chain in SWITCHES.items()
             if not settled and set(self._axes.values[field]) <= set(chain)
         }
         chains = {field: chain for field, chain in chains.items() if len(chain) > 1}
@@ -111,13 +114,13 @@ class OptionAxes:
         indices.sort(key=sum)
         ranks = np.array(indices, dtype=np.int64).reshape(len(indices), len(chains))
         no_worse: BoolArray = np.all(ranks[:, None] <= ranks[None, :], axis=2)
-        return Switches(
-            columns={
-                field: np.array([encoded(field, value) for value in chain])[ranks[:, i]]
-                for i, (field, chain) in enumerate(chains.items())
-            },
-            outdoes=np.asarray(no_worse & ~no_worse.T),
-        )
+        outdoes = np.asarray(no_worse & ~no_worse.T)
+        columns = {
+            field: np.array([encoded(field, value) for value in chain])[ranks[:, i]]
+            for i, (field, chain) in enumerate(chains.items())
+        }
+        overlaps = columns.get("overlap_ep", np.zeros(len(indices), dtype=np.int64))
+        return Switches(columns, outdoes, outdoes & (overlaps[:, None] == overlaps[None, :]))
 
     def _zero_rows(self) -> Iterator[dict[str, int]]:
         """ZeRO stages; stage 3 of a runtime that can keep gathered weights, both ways."""
