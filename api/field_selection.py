@@ -1,39 +1,14 @@
-"""A part of an answer: the fields that a call names."""
+"""A part of an answer as it is sent: the fields that a call names."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
 
-from planner.documents.problems import RequestError, unknown_field
-
-Fields = tuple[str, ...]
+from planner.documents.field_selection import Fields, selected
 
 
 def chosen(content: bytes, fields: Fields) -> bytes:
-    """The JSON document reduced to these fields; all of it where none is named.
-
-    `.` leads to a part, through a list to that part of each entry.  Raises RequestError where
-    there is no such field.
-    """
+    """The JSON document reduced to these fields; all of it, as it stands, where none is named."""
     if not fields:
         return content
-    selected = frozenset(fields)
-    tree: dict[str, Any] = {}
-    for field in fields:
-        names, part = field.split("."), tree
-        if selected.isdisjoint(".".join(names[:k]) for k in range(1, len(names))):
-            for name in names:
-                part = part.setdefault(name, {})
-    return json.dumps(_part(json.loads(content), tree, ""), separators=(",", ":")).encode()
-
-
-def _part(value: Any, tree: dict[str, Any], at: str) -> Any:
-    if not tree or value is None:
-        return value
-    if isinstance(value, list):
-        return [_part(item, tree, at) for item in value]
-    known = value if isinstance(value, dict) else {}
-    if unknown := [name for name in tree if name not in known]:
-        raise RequestError(unknown_field(f"/fields{at}", name, known) for name in unknown)
-    return {name: _part(value[name], below, f"{at}/{name}") for name, below in tree.items()}
+    return json.dumps(selected(json.loads(content), fields), separators=(",", ":")).encode()

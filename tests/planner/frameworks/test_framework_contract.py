@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shutil
@@ -15,7 +14,6 @@ from zlib import crc32
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -32,14 +30,12 @@ from planner.frameworks.base import Bundle, Flag, Unsupported, filled, one_line
 from tests.fixtures import goldens
 from tests.fixtures.canonical import canonical
 from tests.fixtures.frameworks import ALL_CASES, CASES, DRAWN, NAMES, bundle, takes
+from tests.fixtures.hostile_names import check_only_names
 from tests.fixtures.launches import (
-    LAUNCHERS,
     MODELS,
-    joining,
     launch,
     launches,
     patterned,
-    run_script,
     tuned,
     written,
 )
@@ -143,29 +139,7 @@ def test_scripts_are_sound(name: str, case: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_hostile_names_stay_names(name: str, tmp_path: Path) -> None:
     request, plan = next(iter(CASES[name].values()))
-    hostile = request.model_copy(
-        update={
-            "model": request.model.model_copy(update={"name": HOSTILE}),
-            "cluster": request.cluster.model_copy(update={"name": HOSTILE}),
-        }
-    )
-    made = frameworks.get(name).write(hostile, plan)
-    written(tmp_path, made)
-    (tmp_path / "model.safetensors").touch()  # weights, which some scripts ask for
-    if name == "verl":  # which asks Ray, by python3, whether all nodes have joined
-        joining(tmp_path, [hostile.cluster.accelerators])
-    launchers = (one for one in LAUNCHERS if (name, one) != ("verl", "python3"))
-    calls = run_script(tmp_path, made.main, (*launchers, "touch"))
-    assert calls
-    assert [call for call in calls if call[0] == "touch"] == []
-    assert not (tmp_path / "pwned").exists()
-    plain = frameworks.get(name).write(request, plan)
-    for file, text in made.files.items():
-        if file.endswith(".py"):
-            assert ast.dump(ast.parse(text)) == ast.dump(ast.parse(plain.files[file]))
-        if file.endswith((".json", ".yaml")):
-            assert yaml.safe_load(text) == yaml.safe_load(plain.files[file])
-    assert made.flags == plain.flags
+    check_only_names(name, request, plan, HOSTILE, tmp_path)
 
 
 @pytest.mark.parametrize(("name", "case"), ALL_CASES)
