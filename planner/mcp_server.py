@@ -63,12 +63,11 @@ def _asking(question: Question, tool: Tool) -> Callable[..., dict[str, Any]]:
         document = {name: part for name, part in parts.items() if part is not None}
         try:
             answer = question.answered(question.parsed(document))
-            whole = answer.model_dump(mode="json", exclude_none=True)
             if fields:
-                return dict(selected(whole, tuple(fields)))
+                return dict(selected(answer.model_dump(mode="json"), tuple(fields)))
         except (RequestError, IllegalPlan, Unsupported, SpaceTooLarge) as error:
             raise ToolError(str(error)[:MOST_CHARACTERS]) from None
-        shown = {name: part for name, part in whole.items() if name in (tool.shows or whole)}
+        shown = answer.model_dump(mode="json", include=tool.shows, exclude_none=True)
         return _within(_shortened(shown, set()))
 
     arguments = [*map(_argument, tool.parts), _argument("fields?")]
