@@ -14,11 +14,11 @@ from fastapi import Depends, Query, Request
 from starlette.exceptions import HTTPException
 
 from api.budget import Budget
-from api.field_selection import Fields
 from api.pool import Pool
 from api.problems import Refused
 from api.settings import Settings
 from api.store_threads import in_store, store_of
+from planner.documents.field_selection import Fields
 from planner.documents.loading import MAX_STRING, parse_json
 from planner.evidence.uncertainty.asker import CallerIdentity
 from planner.running.store import Unavailable

@@ -15,11 +15,12 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from api.budget import Budget, OverBudget, SearchMonitor
-from api.field_selection import Fields, chosen
+from api.field_selection import chosen
 from planner.answers.plans import plan_answers
 from planner.answers.plans.alike import Shared, shared
 from planner.answers.plans.answer_ids import build_id, estimate_id
 from planner.answers.plans.plan_answers import IllegalPlan
+from planner.documents.field_selection import Fields
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
 from planner.evidence.uncertainty.asker import as_caller

@@ -16,12 +16,13 @@ from pydantic import BaseModel, create_model
 from api import work
 from api.budget import Budget, Spent
 from api.dependencies import CallPool
-from api.field_selection import Fields, chosen
+from api.field_selection import chosen
 from api.negotiation import JSON
 from api.pool_worker import EstimateRequest
 from api.pool_worker import estimates as estimates_of
 from api.problems import Refused
 from api.store_threads import in_store, store_of
+from planner.documents.field_selection import Fields
 from planner.documents.problems import RequestError, refuse
 from planner.inputs.requests.models import NOT_BUILT
 from planner.questions.question import Question

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from api.field_selection import Fields, chosen
+from api.field_selection import chosen
 from planner.answers.plans.answer_ids import answer_id
 from planner.answers.plans.candidates import Candidates, csv_text
+from planner.documents.field_selection import Fields
 from planner.documents.service import Kind, SiteEntry, SiteList, SiteRights
 from planner.evidence.uncertainty import site_storage as storage
 from planner.learning.sites.posted_runs import answer_of

@@ -14,9 +14,9 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from api import negotiation, results, work
 from api.budget import Budget
 from api.dependencies import Body, CallPool, Files, Stated, WantedFields
-from api.field_selection import Fields
 from api.openapi.schema import NOT_CHANGED, STREAMED, request_body
 from api.problems import declare
+from planner.documents.field_selection import Fields
 from planner.questions.examples import examples
 from planner.questions.question import Form, Parameter, Question, resolved
 from planner.questions.registry import LEARN, QUESTIONS
