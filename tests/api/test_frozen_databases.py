@@ -77,7 +77,8 @@ def test_a_service_ends_soon(
     assert before > 1
     eventually(lambda: finished_steps(server, job) > before, "its next step")
     assert server.job(job)["state"] == "running"
-    assert len(place.runs(RUNNER)) == 1
+    assert len(place.runs(RUNNER)) <= 1  # a moment lies between the processes of two steps
+    eventually(lambda: len(place.runs(RUNNER)) == 1, "the process of its step")
     numbers = [line.split(" in ")[0] for line in server.log_of(job) if ": done in" in line]
     # Each step once, but for what was under way.
     begun = sum(": begun on" in line for line in server.log_of(job))
