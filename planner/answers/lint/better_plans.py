@@ -35,7 +35,8 @@ _KEPT = (
     "overlap_ep",
     "offload_optimizer",
 )
-CHECKPOINT_OPTIONS = ("--ckpt-format", "--dist-ckpt-format")
+# Options with which checkpoints of before are not read.
+_CHECKPOINT_OPTIONS = ("--ckpt-format", "--dist-ckpt-format")
 # Reasons that another batch size would remove.
 BATCH = {"batch_identity", "schedule_micro_batches"}
 
@@ -145,7 +146,7 @@ def _caution(launch: LintedLaunch, plan: ParallelPlan, needed: Iterable[FlagChan
     parts = []
     if missing and missing != unproven_features(launch.plan, seen):
         parts.append(f"no published run of its kind has {' with '.join(missing)}: measure it first")
-    if any(change.option in CHECKPOINT_OPTIONS for change in needed):
+    if any(change.option in _CHECKPOINT_OPTIONS for change in needed):
         parts.append("checkpoints get another format")
     return "; ".join(parts)
 

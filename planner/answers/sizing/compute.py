@@ -17,7 +17,6 @@ from cost_models.spec import ClusterSpec
 from planner.answers.sizing.answer import BatchSize, Row, SizingAnswer, Step
 from planner.answers.sizing.limits import (
     best_of_kind,
-    cheapest,
     keeps,
     least_of,
     limited,
@@ -78,7 +77,7 @@ def size(request: SizingRequest, workers: int = 1) -> SizingAnswer:
         front=tuple(front),
         steps=tuple(_steps(rows, front)),
         recommended=chosen,
-        cheapest=cheapest(rows, priced),
+        cheapest=least(priced, "cost_usd", "days"),
         fastest=least(allowed, "days", "cost_usd"),
         fewest=fewest,
         stops_paying=next((s for s in _steps(rows, _hull(rows, front)) if _costly(rows, s)), None),

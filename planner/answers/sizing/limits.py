@@ -11,6 +11,8 @@ from planner.answers.sizing.answer import Limit, Offer, Rival, Row
 from planner.answers.sizing.request import SizingRequest, SizingSpec
 from planner.evidence.uncertainty.error_band import COVERED, chance_above
 
+# The order of rows from the cheapest; where no price is known, from the smallest.
+_CHEAPEST = ("cost_usd", "accelerators", "days")
 # Half the width of the error band in standard deviations, with errors taken as normal.
 # A run is to keep deadline and budget with this chance where it is recommended.
 SAFE = 0.9
@@ -59,28 +61,10 @@ def least_of(rows: list[Row], places: Iterable[int], *names: str) -> int | None:
     return min(order, key=order.__getitem__, default=None)
 
 
-# Costs as near as this are one cost: of such rows the fastest is the best to buy.
-SAME_COST = 1.01
-
-
 def keeps(row: Row, sizing: SizingSpec) -> bool:
     """Whether a row is known to keep all limits: what has no price keeps no budget."""
     priced = sizing.budget_usd is None or row.cost_usd is not None
     return row.days is not None and not row.exceeds and priced
-
-
-def cheapest(rows: list[Row], places: Iterable[int]) -> int | None:
-    """The row of the least cost, and of those that cost as much the fastest.
-
-    Without prices the one of the fewest accelerators.
-    """
-    places = list(places)
-    least = least_of(rows, places, "cost_usd", "accelerators", "days")
-    cost = None if least is None else rows[least].cost_usd
-    if cost is None:
-        return least
-    near = (i for i in places if _or_infinity(rows[i].cost_usd) <= SAME_COST * cost)
-    return least_of(rows, near, "days", "cost_usd", "accelerators")
 
 
 def recommended(rows: list[Row], allowed: list[int]) -> int | None:
@@ -94,7 +78,7 @@ def recommended(rows: list[Row], allowed: list[int]) -> int | None:
 
     evident = [i for i in allowed if has_runs(rows[i])]
     sure = [i for i in evident if meets_limits_likely(rows[i])]
-    return cheapest(rows, sure or evident or allowed)
+    return least_of(rows, sure or evident or allowed, *_CHEAPEST)
 
 
 def meets_limits_likely(row: Row) -> bool:
@@ -120,10 +104,9 @@ def best_of_kind(rows: list[Row], sizing: SizingSpec) -> dict[str, int | None]:
     found: dict[str, int | None] = {}
     for kind in sizing.accelerators:
         own = [i for i, row in enumerate(rows) if row.accelerator == kind and row.days is not None]
-        kept = [i for i in own if not rows[i].exceeds]
-        order = ("cost_usd", "accelerators", "days")
+        kept = [i for i in own if keeps(rows[i], sizing)]
         nearest = min(own, key=lambda i: _worst_ratio(rows[i], sizing), default=None)
-        found[kind] = least_of(rows, kept, *order) if kept else nearest
+        found[kind] = least_of(rows, kept, *_CHEAPEST) if kept else nearest
     return found
 
 

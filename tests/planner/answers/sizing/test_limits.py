@@ -61,11 +61,7 @@ def test_what_is_recommended_has_runs_and_is_surely_in_time(free: SizingAnswer) 
     assert cheapest.error_band.accelerator_rows == 0
     assert chosen.error_band.accelerator_rows > 0
     with_runs = [row for row in free.rows if row.error_band.accelerator_rows]
-    # Of those that cost as much within 1 % the fastest is taken.
-    least = min(row.cost_usd for row in with_runs)
-    as_cheap = [row for row in with_runs if row.cost_usd <= 1.01 * least]
-    assert len(as_cheap) > 1
-    assert chosen.days == min(row.days for row in as_cheap)
+    assert chosen.cost_usd == min(row.cost_usd for row in with_runs)
     # Of a deadline that it keeps with one chance in two, a larger cluster is the sure one.
     found = size(asked(accelerators=["h100-sxm"], deadline_days=1.01 * free.rows[0].days))
     assert found.rows[found.recommended].accelerators == 128
@@ -186,3 +182,12 @@ def test_ends_of_bands_say_how_far_choices_overlap(free: SizingAnswer) -> None:
             assert rival.chance_sooner < 0.1
         if row.high_days < chosen.low_days:
             assert rival.chance_sooner > 0.9
+
+
+def test_what_has_no_price_keeps_no_budget() -> None:
+    found = size(asked(accelerators=["h100-sxm", "gb300-nvl72"], budget_usd=1.0))
+    unpriced = [row for row in found.rows if row.accelerator == "gb300-nvl72"]
+    assert unpriced
+    assert all(row.cost_usd is None and row.exceeds == () for row in unpriced)
+    assert found.recommended is found.cheapest is found.fastest is None
+    assert {offer.limit for offer in found.offers} == {"budget", "tokens"}
