@@ -128,8 +128,8 @@ class Engine:
                 return False
             # The last fifth of the lease is left for the processes to end.
             executor.extend(began + 0.8 * lease_s)
-            _recover_from_dead_servers(self.store)
-            other_versions.requeue(self.store)
+            _recover_from_dead_servers(self.store, lease_s)
+            other_versions.requeue(self.store, lease_s)
             self._enqueue()
             if began > executor.clean_up_at:
                 executor.clean_up_at = began + _CLEAN_UP_EVERY_S
@@ -150,8 +150,7 @@ class Engine:
 
     def _clean_up(self) -> None:
         """Delete old jobs, and the files of jobs that have ended."""
-        kept_s = self.settings.job_retention_days * 86_400
-        self.store.jobs.forget(time.time() - kept_s)
+        self.store.jobs.forget(self.settings.job_retention_days * 86_400)
         done = DBOS.list_workflows(
             status=["SUCCESS", "ERROR", "CANCELLED"], limit=1000, load_input=False,
             load_output=False,
@@ -194,11 +193,11 @@ def _reconcile(store: Store) -> None:
         store.jobs.requeue(id)
 
 
-def _recover_from_dead_servers(store: Store) -> None:
+def _recover_from_dead_servers(store: Store, lease_s: float) -> None:
     """Return the workflows of executors without a lease to the queue."""
     # The order matters: an executor takes its lease before it begins anything.
     begun = DBOS.list_workflows(status="PENDING", load_input=False, load_output=False)
-    alive = store.servers.alive()
+    alive = store.servers.alive(lease_s)
     if dead := {str(w.executor_id) for w in begun} - alive:
         DBOS._recover_pending_workflows(sorted(dead))
 

@@ -77,7 +77,13 @@ class Executor:
             raise LeaseLost
 
     def extend(self, until: float) -> None:
-        """Extend the lease to this time, also for the processes of the runs."""
+        """Extend the lease to this time, also for the processes of the runs.
+
+        A lease that has expired stays so, since runs may have seen that and ended.
+        """
+        if not self.holds_lease:
+            self._over.set()
+            return
         self.lease_until = until
         with self._lock:
             for step_process in [run.step_process for run in self._runs]:

@@ -22,23 +22,23 @@ def named(executor: str) -> str:
     return f"{executor}{_VERSION_MARK}{STEPS_VERSION}"
 
 
-def requeue(store: Store) -> None:
+def requeue(store: Store, lease_s: float) -> None:
     """Have jobs begin again from their requests, once no server of their version is left."""
-    if not _workflows_without_server(store):
+    if not _workflows_without_server(store, lease_s):
         return
     with store.database.exclusive():  # two servers would undo each other's work
-        for id in _workflows_without_server(store):
+        for id in _workflows_without_server(store, lease_s):
             _log.warning("job %s %s", id, _NOTE)
             store.jobs.requeue(id, _NOTE)
             DBOS.delete_workflows([id])
 
 
-def _workflows_without_server(store: Store) -> list[str]:
+def _workflows_without_server(store: Store, lease_s: float) -> list[str]:
     begun = DBOS.list_workflows(status=["PENDING", "ENQUEUED"], load_input=False, load_output=False)
     others = [w for w in begun if w.app_version != STEPS_VERSION]
     if not others:
         return []
-    versions = {name.partition(_VERSION_MARK)[2] for name in store.servers.alive()}
+    versions = {name.partition(_VERSION_MARK)[2] for name in store.servers.alive(lease_s)}
     if "" in versions:  # of an earlier release, which may be of any of them
         return []
     return [w.workflow_id for w in others if w.app_version not in versions]

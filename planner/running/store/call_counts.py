@@ -33,5 +33,7 @@ class Calls:
             for caller, total in totals.items()
         ]
         with self._database.writing() as connection:
-            connection.execute(sa.delete(CALLS).where(CALLS.c.counted_at < now - KEPT_S))
+            connection.execute(
+                sa.delete(CALLS).where(CALLS.c.counted_at < self._database.deletes_before(KEPT_S))
+            )
             connection.execute(self._database.upsert(CALLS, rows, "caller", "source"))

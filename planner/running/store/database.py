@@ -8,7 +8,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -59,11 +59,13 @@ class Database:
     """Transactions on one database.
 
     node: of SQLite's file when it was opened.  id: of PostgreSQL's database.
+    _opened: when, by the clock and by the monotonic clock.
     """
 
     engine: sa.Engine
     node: int = 0
     id: str | None = None
+    _opened: tuple[float, float] = field(default_factory=lambda: (time.time(), time.monotonic()))
 
     @classmethod
     def open(cls, url: str | None = None) -> Self:
@@ -132,6 +134,15 @@ class Database:
     def now(self) -> float:
         """Seconds since 1970, as all rows have them."""
         return time.time()
+
+    def deletes_before(self, kept_s: float) -> float:
+        """The time before which rows that are kept for kept_s are deleted.
+
+        A clock that jumped ahead since the start deletes nothing early.
+        """
+        clock_s, monotonic_s = self._opened
+        unjumped = clock_s + time.monotonic() - monotonic_s
+        return min(self.now(), unjumped) - kept_s
 
     def ping(self) -> None:
         """Ask the database for a sign of life.  Raises Unavailable."""

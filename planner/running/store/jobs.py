@@ -174,7 +174,7 @@ class Jobs:
             if job.state in OVER:
                 raise NotCancellable(f"the job has {job.state}")
             if job.state == "queued":
-                self._end(connection, id, "cancelled")
+                self._end(connection, job, "cancelled")
             else:
                 _set(connection, id, state="cancelling")
                 _note_progress(self._database, connection, id)
@@ -189,8 +189,9 @@ class Jobs:
             connection.execute(sa.delete(JOBS).where(JOBS.c.id == id))
             return job is not None
 
-    def forget(self, before: float) -> None:
-        """Delete all jobs that ended before a time."""
+    def forget(self, kept_s: float) -> None:
+        """Delete all jobs that ended longer ago than this."""
+        before = self._database.deletes_before(kept_s)
         with self._database.writing() as connection:
             connection.execute(sa.delete(JOBS).where(JOBS.c.finished_at < before))
 
@@ -211,8 +212,8 @@ class Jobs:
         with self._database.reading() as connection:
             rows = connection.execute(query.group_by(JOBS.c.state)).all()
         now = self._database.now()
-        waited = max((now - first for state, _, first in rows if state == "queued"), default=0.0)
-        return {state: count for state, count, _ in rows}, waited
+        waited = [now - first for state, _, first in rows if state == "queued"]
+        return {state: count for state, count, _ in rows}, max([0.0, *waited])
 
     def unfinished(self) -> list[str]:
         """Ids of the jobs that DBOS was given and that have not ended."""
@@ -227,7 +228,7 @@ class Jobs:
             if job is None or job.state in OVER:
                 return
             if job.state == "cancelling":
-                self._end(connection, id, "cancelled")
+                self._end(connection, job, "cancelled")
                 return
             _set(connection, id, state="queued", phase="waiting", token=None, sent=False)
             _note_progress(self._database, connection, id)
@@ -244,7 +245,8 @@ class Jobs:
             cancelling = job.state == "cancelling"
             _set(
                 connection, id, token=claim.token, state="cancelling" if cancelling else "running",
-                attempts=claim.attempts, started_at=job.started_at or self._database.now(),
+                attempts=claim.attempts,
+                started_at=job.started_at or max(self._database.now(), job.created_at),
             )  # fmt: skip
             _note_progress(self._database, connection, id)
         return claim
@@ -288,8 +290,7 @@ class Jobs:
     ) -> None:
         """End a job.  Raises Superseded."""
         with self._database.writing() as connection:
-            _claimed_job(connection, claim)
-            self._end(connection, claim.job_id, state, result, error)
+            self._end(connection, _claimed_job(connection, claim), state, result, error)
 
     def release(self, claim: Claim) -> None:
         """Give a job back, to be begun again: this attempt does not count.  Raises Superseded."""
@@ -305,19 +306,19 @@ class Jobs:
     def _end(
         self,
         connection: sa.Connection,
-        id: str,
+        job: Job,
         state: State,
         result: dict[str, Any] | None = None,
         error: dict[str, Any] | None = None,
     ) -> None:
         _set(
-            connection, id, state=state, phase=state, token=None,
-            finished_at=self._database.now(),
+            connection, job.id, state=state, phase=state, token=None,
+            finished_at=max(self._database.now(), job.started_at or job.created_at),
             result=None if result is None else json.dumps(result),
             error=None if error is None else json.dumps(error),
         )  # fmt: skip
-        data = _progress_event(connection, id)[1] | ({} if error is None else {"error": error})
-        _note(self._database, connection, id, [("done", data)])
+        data = _progress_event(connection, job.id)[1] | ({} if error is None else {"error": error})
+        _note(self._database, connection, job.id, [("done", data)])
 
 
 def _job_row(

@@ -35,12 +35,11 @@ def claim(
     answer_id: str,
 ) -> str:
     """As Keys.claim, in the transaction of whatever is done under the key."""
-    now = database.now()
     row = {
         "owner": owner, "key": key, "fingerprint": fingerprint, "answer_id": answer_id,
-        "made_at": now,
+        "made_at": database.now(),
     }  # fmt: skip
-    connection.execute(sa.delete(KEYS).where(KEYS.c.made_at < now - KEPT_S))
+    connection.execute(sa.delete(KEYS).where(KEYS.c.made_at < database.deletes_before(KEPT_S)))
     connection.execute(database.insert(KEYS, row).on_conflict_do_nothing())
     query = sa.select(KEYS).where(KEYS.c.owner == owner, KEYS.c.key == key)
     stored = connection.execute(query).one()

@@ -56,7 +56,7 @@ class Store:
         """The number of unfinished jobs that nobody will take: no server that runs jobs lives."""
         counts, _ = self.jobs.counts()
         waiting = sum(count for state, count in counts.items() if state not in OVER)
-        return 0 if not waiting or self.servers.alive() else waiting
+        return 0 if not waiting or self.servers.expected_alive() else waiting
 
     def close(self) -> None:
         """Close all connections."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-REVISION = "0005"  # the newest migration
+REVISION = "0006"  # the newest migration
 
 
 def _table(name: str, columns: str) -> sa.TableClause:
@@ -31,7 +31,7 @@ JOB_EVENTS = _table("job_events", "job_id number event data at")
 # Files of profiles and sites that servers share; content: none where it was removed.
 LIBRARY = _table("library", "kind name content digest changed_at")
 # The servers that share the jobs; name: DBOS's executor id, of one process that lives once.
-SERVERS = _table("servers", "name lease_until")
+SERVERS = _table("servers", "name lease_until lease_s")
 # Calls of a key, counted by one process from its start on.
 CALLS = _table("calls", "caller source total counted_at")
 # shared: the right of each other caller by name, as JSON.

@@ -19,7 +19,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -203,10 +203,13 @@ class _Watch:
     memory_bytes: int
     token: str
     progress: Callable[[str], None]
+    reported_at_s: float = field(default=0.0, init=False)  # of the monotonic clock
+    reports: tuple[float, ...] = field(default=(), init=False)
 
     def until(self, agent: subprocess.Popen[bytes]) -> None:
         """Wait for torchrun to end.  Past a limit, kill the run and raise RunFailed."""
-        start, shown = time.time(), ""
+        start, shown = time.monotonic(), ""
+        self.reported_at_s = start
         try:
             while agent.poll() is None:
                 self._check(start)
@@ -220,7 +223,7 @@ class _Watch:
             raise
 
     def _check(self, start: float) -> None:
-        now, limits = time.time(), self.limits
+        now, limits = time.monotonic(), self.limits
         if now - start > limits.wall_s:
             raise RunFailed("too_long", f"was not done after {limits.wall_s:g} s, and was ended")
         if (used := _memory_bytes(self.token)) > self.memory_bytes:
@@ -231,12 +234,13 @@ class _Watch:
             if (log := log_file(self.folder, rank)) and log.stat().st_size > limits.log_bytes:
                 reason = f"wrote more than {limits.log_bytes:,} bytes into its log, and was ended"
                 raise RunFailed("too_much_log", reason, rank, tail(log))
-        if now - max(start, *self._report_times()) > limits.silence_s:
+        if (reports := tuple(self._report_times())) != self.reports:
+            self.reported_at_s, self.reports = now, reports
+        if now - self.reported_at_s > limits.silence_s:
             raise self._hung_error()
 
     def _report_times(self) -> Iterator[float]:
-        """The time of each rank's last progress report."""
-        yield 0.0
+        """The time of each rank's last progress report, by the clock of the file system."""
         for rank in range(self.ranks):
             with suppress(FileNotFoundError):
                 yield (self.folder / heartbeat_file(rank)).stat().st_mtime

@@ -18,7 +18,7 @@ from planner.documents.service import Progress
 from planner.running.store import Mismatch, Store, Unavailable
 from planner.running.store.database import migrate
 from planner.running.store.jobs import NotCancellable, QueueFull, StillRunning, Superseded
-from planner.running.store.tables import REVISION, TABLES
+from planner.running.store.tables import REVISION, SERVERS, TABLES
 from tests.fixtures.postgres import Postgres, postgres
 
 __all__ = ["postgres"]
@@ -161,7 +161,7 @@ def test_pages_of_jobs_and_what_is_forgotten(store: Store) -> None:
     assert {job.kind for job in store.jobs.page(9, kind="sweeps")} == {"sweeps"}
     store.jobs.cancel(made[0].id)
     assert [job.id for job in store.jobs.page(9, state="cancelled")] == [made[0].id]
-    store.jobs.forget(time.time() + 1)
+    store.jobs.forget(-1)
     assert [job.id for job in store.jobs.page(9)] == newest[:3]
 
 
@@ -169,11 +169,61 @@ def test_leases(store: Store) -> None:
     for name in "abc":
         store.servers.join(name, 60)
     assert store.servers.renew("a", 60)
-    assert store.servers.alive() == {"a", "b", "c"}
+    assert store.servers.alive(60) == {"a", "b", "c"}
     store.servers.leave("b")
-    assert store.servers.renew("c", -1)
-    assert [store.servers.renew(name, 60) for name in "abc"] == [True, False, False]
-    assert store.servers.alive() == {"a"}
+    assert [store.servers.renew(name, 60) for name in "abc"] == [True, False, True]
+    assert store.servers.alive(60) == {"a", "c"}
+
+
+def test_a_lease_ends_that_is_seen_unchanged_for_its_length(store: Store) -> None:
+    store.servers.join("renewed", 0.5)
+    store.servers.join("dead", 0.5)
+    _set_lease(store, "no length", None)
+    for _ in range(4):
+        assert {"renewed", "no length"} <= store.servers.alive(60)
+        time.sleep(0.2)
+        assert store.servers.renew("renewed", 0.5)
+    assert store.servers.alive(60) == {"renewed", "no length"}
+    assert not store.servers.renew("dead", 0.5)
+    assert store.servers.alive(0.5) == {"renewed"}
+
+
+@pytest.mark.parametrize("away_s", [-86_400, 86_400])
+def test_no_clock_ends_a_lease(store: Store, away_s: float) -> None:
+    _set_lease(store, "other clock", time.time() + away_s)
+    assert store.servers.alive(60) == {"other clock"}
+    assert store.servers.renew("other clock", 60)
+
+
+def _set_lease(store: Store, name: str, until: float | None) -> None:
+    """A lease as a server writes it: of a release before 0006 where it has no time."""
+    row = {"name": name, "lease_until": until or time.time(), "lease_s": until and 60}
+    with store.database.writing() as connection:
+        connection.execute(sa.insert(SERVERS).values(row))
+
+
+def test_a_clock_that_jumps_ahead_deletes_nothing_early(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, _ = store.jobs.create("sweeps", {}, most_waiting=9)
+    store.jobs.cancel(job.id)
+    true_clock = time.time
+    monkeypatch.setattr(time, "time", lambda: true_clock() + 30 * 86_400)
+    store.jobs.forget(86_400)
+    assert store.jobs.get(job.id)
+
+
+def test_a_clock_that_jumps_back_ends_no_job_before_its_start(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, _ = store.jobs.create("sweeps", {}, most_waiting=9)
+    true_clock = time.time
+    monkeypatch.setattr(time, "time", lambda: true_clock() - 3600)
+    assert store.jobs.counts()[1] == 0
+    store.jobs.cancel(job.id)
+    ended = store.jobs.get(job.id)
+    assert ended is not None
+    assert ended.finished_at == job.created_at
 
 
 def test_what_is_kept_outlives_the_process_and_opens_twice(url: str) -> None:
