@@ -27,6 +27,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
+from planner.running.jobs.disk_space import FULL
 from tests.api.test_drawn_questions import explosive
 from tests.api.test_earlier_releases import Release
 from tests.api.test_jobs_cut_off import fill, watch
@@ -345,8 +346,10 @@ def right(job: dict[str, Any], batches: list[int]) -> bool:
 
 
 def no_disk(job: dict[str, Any]) -> bool:
-    """Whether a job failed because its server could not write its files, and says so."""
-    return bool(job["error"]) and job["error"]["type"] == "/problems/cannot-write"
+    """Whether a job failed because the disk of its server was full or read-only, and says so."""
+    error = job["error"] or {"type": "", "detail": ""}
+    reasons = tuple(os.strerror(number) for number in FULL)
+    return error["type"] == "/problems/cannot-write" and error["detail"].endswith(reasons)
 
 
 def all_jobs(server: Server) -> set[str]:

@@ -19,7 +19,7 @@ _PROBE_BYTES = 1 << 20
 def cannot_write(error: OSError) -> dict[str, Any]:
     """The problem document of a step whose files could not be written."""
     detail = f"could not write: {error.strerror}"
-    return failure_document("cannot-write", "No space for the step's files", detail)
+    return failure_document("cannot-write", "The step's files could not be written", detail)
 
 
 def tried(work: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], bool]:
