@@ -13,7 +13,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +223,7 @@ def test_ten_thousand_mixed_calls(place: Place, server: Server) -> None:
             method, target, _ = one.decode(errors="replace").split(" ", 2)
             allowed = documented.get((method, "/".join(target.split("/")[:3])), {404, 405})
             assert status in allowed, (one[:300], status)
-        resident.append(resident_bytes(place.processes()))
+        resident.append(resident_bytes(place))
         print("\n", json.dumps(answers.figures() | {"resident_mib": resident[-1] >> 20}))
     assert resident[1] <= 1.05 * resident[0]
 
@@ -238,10 +238,10 @@ def statuses_of(openapi: dict[str, Any]) -> dict[tuple[str, str], set[int]]:
     return found | {("GET", "/"): {200}, ("GET", "/openapi.json"): {200}}
 
 
-def resident_bytes(pids: Iterable[int]) -> int:
-    """Memory that all of these processes have, shared pages once for each."""
+def resident_bytes(place: Place) -> int:
+    """Memory that all processes of the service have, shared pages once for each."""
     total = 0
-    for pid in pids:
+    for pid in place.processes():
         try:
             status = Path(f"/proc/{pid}/status").read_text()
         except OSError:  # it has ended
