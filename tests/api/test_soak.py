@@ -34,7 +34,7 @@ from tests.api.test_jobs_cut_off import fill, watch
 from tests.api.test_slow_databases import frozen
 from tests.benchmarks.test_service_load import SMALL, mixed, resident_bytes, statuses_of
 from tests.fixtures.job_server import OVER, SWEEP, Place, Server, eventually
-from tests.fixtures.jumping_clock import JumpingClock
+from tests.fixtures.jumping_clock import JUMPS_S, JumpingClock
 from tests.fixtures.postgres import Postgres, own_postgres
 
 __all__ = ["own_postgres"]
@@ -47,7 +47,6 @@ EVERY_S = float(os.environ.get("PLANNER_SOAK_EVERY_S", "35"))  # something break
 BUDGET_S, MEMORY_MIB = 5.0, 1024
 OVER_S = 2.0  # of a core that a question may take beyond its budget
 _BREAK_S = 25.0  # after something broke, in which a call may go unanswered
-JUMPS_S = (3_600, -3_600, 3 * 86_400, -3 * 86_400)
 _DISK = 'mount -t tmpfs -o size=64m tmpfs "$0" && exec "$@"'
 
 
