@@ -27,6 +27,7 @@ from planner.evidence.uncertainty.asker import as_caller
 from planner.frameworks.base import Unsupported
 from planner.huggingface import building
 from planner.inputs.requests.parser import parse_request
+from planner.parent_process import die_with_parent
 from planner.progress import NothingYet, Stopped, Watch, watched
 from planner.search.exhaustive import SpaceTooLarge
 
@@ -116,6 +117,7 @@ def serve(connection: Connection, nice: int, warm: bool) -> None:
 
     nice: the niceness of the process.  warm: prepare for searches while idle.
     """
+    die_with_parent()  # without the fork server, the service could not end this process
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server says when to end
     os.nice(nice)
     gc.freeze()  # what is imported is never freed: collections need not look at it
