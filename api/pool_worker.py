@@ -6,15 +6,17 @@ it imports only api.budget and api.field_selection beside this file.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import signal
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-from api.budget import Budget, OverBudget, SearchMonitor
+from api.budget import Budget, OverBudget, SearchMonitor, own_memory_bytes
 from api.field_selection import chosen
 from planner.answers.plans import plan_answers
 from planner.answers.plans.alike import Shared, shared
@@ -38,6 +40,8 @@ _MOST_KEPT, _LONGEST_KEPT_BYTES = 256, 1 << 16
 _kept: dict[str, bytes] = {}  # estimates of this process by their id, which decides them
 # New objects, and rounds of them: one answer makes thousands, and leaves no cycles behind.
 _COLLECTED_AFTER = 20_000, 20, 20
+# More than this is mostly freed already, but kept by malloc, and would count for the next question.
+_MOST_MEMORY_BYTES = 256 << 20
 _IDLE_S = 0.5  # time without work after which a process prepares for searches
 _TYPICAL = ("gpt3-175b", "128x8xh100-sxm", 2048, 1536), ("mixtral-8x7b", "16x8xh100-sxm", 4096, 512)
 
@@ -129,8 +133,15 @@ def serve(connection: Connection, nice: int, warm: bool) -> None:
                 _warm_up(typical.pop(0), connection)
             elif (piece := connection.recv()) is not None:  # None: a stop that came too late
                 connection.send(_computed(connection, *piece))
+                if own_memory_bytes(os.getpid()) > _MOST_MEMORY_BYTES:
+                    _return_freed_memory()
     except (EOFError, OSError):
         return
+
+
+def _return_freed_memory() -> None:
+    with suppress(AttributeError):  # only glibc has it
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _warm_up(typical: tuple[str, str, int, int], connection: Connection) -> None:

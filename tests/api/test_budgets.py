@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import time
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.app import create_app
-from api.budget import Budget, SearchMonitor, Spent
+from api.budget import Budget, SearchMonitor, Spent, own_memory_bytes
 from api.fair_limit import FairLimit
+from api.pool import Pool
 from api.problems import Refused
 from api.settings import Settings
 from cost_models.catalog import models
@@ -178,3 +180,35 @@ def test_a_question_ends_at_its_wall_clock_limit_and_its_worker_is_replaced() ->
         assert document["detail"] == "timeline was not answered within 2 s, and was ended"
         short = LONG_PIPELINE | {"cluster": "1x8xh100-sxm", "plan": {"tp": 8}}
         assert client.post("/v1/timelines", json=short).status_code == 200
+
+
+_PINS: list[bytes] = []
+
+
+def _hold_and_free(mib: int) -> None:
+    """Leave one small block above many freed ones: malloc then keeps the memory of all."""
+    blocks = [bytes(4096) for _ in range(mib << 8)]
+    _PINS.append(blocks[-1])
+
+
+def _own_memory_mib() -> int:
+    return own_memory_bytes(os.getpid()) >> 20
+
+
+def test_memory_that_a_question_has_freed_does_not_count_for_the_next() -> None:
+    budget = Budget(cpu_s=60, memory_bytes=1 << 40, candidates=10)
+
+    async def measured() -> list[int]:
+        pool = Pool(FairLimit(1, 10, shared=False))
+        try:
+            used = []
+            for mib in (1, 200, 600):
+                await pool.run("a caller", budget, _hold_and_free, mib)
+                used.append((await pool.run("a caller", budget, _own_memory_mib)).content)
+            return used
+        finally:
+            pool.close()
+
+    least, kept, returned = anyio.run(measured)
+    assert kept > least + 150  # so that the bound is what makes the difference
+    assert returned < least + 100
