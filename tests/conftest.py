@@ -6,6 +6,7 @@ import gc
 import os
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 
@@ -95,6 +96,7 @@ def pytest_collection_modifyitems(
     if hasattr(config, "workerinput"):
         config.hook.pytest_deselected(items=[i for i in items if _is_benchmark(i)])
         items[:] = [item for item in items if not _is_benchmark(item)]
+    _sample(items)
     for item in items:
         if item.path.parent.name in SLOW_FOLDERS:
             item.add_marker(pytest.mark.slow)
@@ -127,6 +129,22 @@ def pytest_make_collect_report(
         report.outcome = "failed"
         report.longrepr = f"skipped under PLANNER_TESTS_STRICT: {_reason(report.longrepr)}"
     return report
+
+
+def _sample(items: list[pytest.Item]) -> None:
+    """Leave all but one in `share` parameters of a test marked `one_in(share)` to a longer tier.
+
+    one_in(share, quick=share): those of which the quick tier takes only so many of the others.
+    """
+    numbers = Counter[str]()
+    for item in items:
+        if sample := item.get_closest_marker("one_in"):
+            number, share = numbers[test := item.nodeid.partition("[")[0]], sample.args[0]
+            numbers[test] += 1
+            if number % share:
+                item.add_marker(pytest.mark.exhaustive)
+            elif number // share % sample.kwargs.get("quick", 1):
+                item.add_marker(pytest.mark.slow)
 
 
 def _is_benchmark(item: pytest.Item) -> bool:

@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 ASKED = {
@@ -71,7 +73,6 @@ def ran(python: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-@pytest.mark.slow
 def test_python_plans_with_numpy_and_pydantic(tmp_path: Path) -> None:
     result = ran(environment(tmp_path, ["numpy", "pydantic"]), "-c", PLANS)
     assert result.returncode == 0, result.stderr
@@ -83,7 +84,6 @@ def test_python_plans_with_numpy_and_pydantic(tmp_path: Path) -> None:
     assert not {"yaml", "rich", "typer", "api", "fastapi", "sqlalchemy"} & set(modules.split())
 
 
-@pytest.mark.slow
 def test_the_command_line_plans_without_extras_and_names_them(tmp_path: Path) -> None:
     declared = [Requirement(text).name for text in PROJECT["dependencies"]]
     python = environment(tmp_path, declared)

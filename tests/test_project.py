@@ -46,6 +46,7 @@ def test_tool_is_content(command: tuple[str, ...]) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "text", "why"),
     [
@@ -86,6 +87,7 @@ def test_files_and_functions_are_short() -> None:
     assert lengths.keys() == LONGER.keys(), lengths
 
 
+@pytest.mark.slow
 def test_no_function_is_complex() -> None:
     """By radon, which counts each part of a condition; ruff holds the number of branches."""
     assert complex_functions() == []

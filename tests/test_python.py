@@ -25,6 +25,7 @@ DOCUMENT = {
 }
 
 
+@pytest.mark.slow
 def test_forms_agree() -> None:
     best = plan(DOCUMENT).best
     assert best is not None
@@ -55,6 +56,7 @@ def test_one_plan() -> None:
     assert why(DOCUMENT, plan=best.plan).verdict == "best"
 
 
+@pytest.mark.slow
 def test_files() -> None:
     made = emit(DOCUMENT, launcher="slurm")
     assert (made.framework, made.main) == ("megatron", "job.sbatch")
@@ -88,5 +90,6 @@ def test_errors() -> None:
         estimate(DOCUMENT, plan={"tp": 3})
 
 
+@pytest.mark.slow
 def test_examples_of_the_docstring() -> None:
     assert doctest.testmod(planner).failed == 0

@@ -54,6 +54,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", COMMANDS)
 def test_command(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     program, *words = shlex.split(line)
@@ -62,6 +63,7 @@ def test_command(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_python(capsys: pytest.CaptureFixture[str]) -> None:
     for block in blocks("python"):
         exec(block, {})

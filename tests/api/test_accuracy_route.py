@@ -9,8 +9,9 @@ from planner.documents.scored_runs import scored_runs
 from planner.evidence.uncertainty.nearest_runs import Evidence
 from planner.learning.accuracy.first_sights import first_sight_summary
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_all_runs_are_sent_once(client: TestClient) -> None:
     sent = client.get("/v1/accuracy/runs")
     assert len(sent.json()["rows"]) == len(scored_runs())
@@ -21,7 +22,6 @@ def test_all_runs_are_sent_once(client: TestClient) -> None:
     assert client.get("/v1/accuracy/runs", headers=known).status_code == 304
 
 
-@pytest.mark.slow
 def test_the_nearest_runs_of_a_plan(client: TestClient) -> None:
     asked = {
         "model": "llama-3.1-8b",

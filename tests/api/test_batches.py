@@ -201,6 +201,7 @@ def test_a_part_of_an_answer(client: TestClient, fields: str, names: set[str]) -
         assert part == {name: whole[name] for name in names}
 
 
+@pytest.mark.slow
 def test_a_part_of_a_kept_answer(client: TestClient) -> None:
     asked = {**ALIKE, "cluster": "1x8xh100-sxm", "search": {"framework": "megatron", "top_k": 3}}
     answer = client.post("/v1/plans?fields=best.plan.tp,plans.tokens_per_s", json=asked)

@@ -172,6 +172,7 @@ def test_who_waits_too_long_or_leaves_takes_no_place() -> None:
     anyio.run(full)
 
 
+@pytest.mark.slow
 def test_a_question_ends_at_its_wall_clock_limit_and_its_worker_is_replaced() -> None:
     with serving(Settings(max_question_s=2, max_concurrency=1)) as client:
         late = client.post("/v1/timelines", json=LONG_PIPELINE)

@@ -67,6 +67,7 @@ def service() -> Iterator[Client]:
         yield Client(f"http://127.0.0.1:{port}")
 
 
+@pytest.mark.slow
 def test_operations_are_those_of_the_document() -> None:
     document = {
         (_name(operation["operationId"], path, verb), verb.upper(), path)
@@ -78,6 +79,7 @@ def test_operations_are_those_of_the_document() -> None:
     assert len({name for name, *_ in made}) == len(made)  # none hides another
 
 
+@pytest.mark.slow
 def test_the_examples_are_those_of_the_document() -> None:
     document = [
         (operation["operationId"], path, verb, name, example["value"])
@@ -89,6 +91,7 @@ def test_the_examples_are_those_of_the_document() -> None:
     assert examples(described()) == document
 
 
+@pytest.mark.slow
 def test_parameters_are_those_of_the_document() -> None:
     """Those of a part of the answer or another form of it aside, which no class is of."""
     paths = described().openapi()["paths"]
@@ -114,6 +117,7 @@ def test_what_no_operation_takes_is_refused(service: Client) -> None:
     assert {"plan", "kept_plan", "follow_sweeps", "finished", "ask"} <= set(dir(service))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "path", "verb", "example"), EXAMPLES)
 def test_every_example(

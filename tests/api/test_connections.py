@@ -30,6 +30,7 @@ def health(port: int) -> int:
     return connection.getresponse().status
 
 
+@pytest.mark.slow
 def test_silent_connections_make_room() -> None:
     with listening(
         create_app(Settings()), http=protocol.HeaderTimeoutProtocol, limit_concurrency=20

@@ -21,6 +21,8 @@ import pytest
 import api
 from tests.fixtures.job_server import ENDLESS, SWEEP, Place, eventually
 
+pytestmark = pytest.mark.slow
+
 CONFIGURATION = Path(api.__file__).parent / "deploy" / "gateway.conf"
 PROGRAM = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
 NAME = "planner.example.org"
@@ -104,14 +106,12 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         place.clear()
 
 
-@pytest.mark.slow
 def test_nginx_takes_it(gateway: Gateway) -> None:
     done = subprocess.run([*gateway.command, "-t"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "test is successful" in done.stderr
 
 
-@pytest.mark.slow
 def test_a_plan_comes_through_tls(gateway: Gateway) -> None:
     plain = httpx.get(f"http://127.0.0.1:{gateway.plain}/v1/info", headers={"Host": NAME})
     assert plain.status_code == 308
@@ -126,7 +126,6 @@ def test_a_plan_comes_through_tls(gateway: Gateway) -> None:
         assert answer.json()["estimate"]["iteration_time_s"] > 0
 
 
-@pytest.mark.slow
 def test_nobody_signs_in_by_saying_so(gateway: Gateway) -> None:
     """The service believes this machine, on which the gateway is; not who calls the gateway."""
     said = {"X-Forwarded-Email": "boss@example.org", "X-Forwarded-Groups": "sre"}
@@ -135,7 +134,6 @@ def test_nobody_signs_in_by_saying_so(gateway: Gateway) -> None:
         assert caller.get("/v1/sites", headers=said).status_code == 401
 
 
-@pytest.mark.slow
 def test_slow_headers_end_at_the_gateway(gateway: Gateway) -> None:
     trust = ssl.create_default_context(cafile=str(gateway.folder / "planner.crt"))
     with (
@@ -154,7 +152,6 @@ def test_slow_headers_end_at_the_gateway(gateway: Gateway) -> None:
         assert time.monotonic() - began < 6
 
 
-@pytest.mark.slow
 def test_events_are_passed_on_at_once(gateway: Gateway) -> None:
     with gateway.caller() as caller:
         job = caller.post("/v1/sweeps", json=ENDLESS).json()["links"]
@@ -167,7 +164,6 @@ def test_events_are_passed_on_at_once(gateway: Gateway) -> None:
             caller.post(f"{job['self']}/cancel")
 
 
-@pytest.mark.slow
 def test_too_many_calls_are_refused_there(gateway: Gateway) -> None:
     burst = int(re.findall(r"burst=(\d+)", CONFIGURATION.read_text())[0])
     # A key of its own is counted apart from the other tests.

@@ -19,6 +19,7 @@ def words(text: str) -> list[str]:
     return re.findall(r"\w+", text)
 
 
+@pytest.mark.slow
 def test_every_guide_is_served_whole_and_its_links_lead_on(client: TestClient) -> None:
     listed = client.get("/docs/guides").text
     for name in NAMES:

@@ -35,6 +35,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     place.clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schema", "file"), [("github-workflows", WORKFLOW), ("compose-spec", COMPOSE)]
 )
@@ -58,7 +59,7 @@ def test_everything_from_elsewhere_is_pinned() -> None:
             assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", step["uses"])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_its_questions_are_answered(place: Place) -> None:
     key, step = JOB["env"]["KEY"], STEPS["Ask it"]
     server = place.serve(api_keys_sha256=hashlib.sha256(key.encode()).hexdigest())

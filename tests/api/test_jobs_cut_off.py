@@ -29,6 +29,8 @@ from tests.fixtures.job_server import (
 )
 from tests.fixtures.postgres import Postgres, postgres
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["postgres"]
 WORKER = "planner.running.validate.ranks.worker"
 

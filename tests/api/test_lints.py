@@ -67,6 +67,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
+@pytest.mark.slow
 def test_is_the_document_of_the_command_line(
     client: TestClient, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -69,6 +69,7 @@ def ray_pods() -> list[dict[str, Any]]:
     return [one["template"] for one in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["base", *OVERLAYS])
 def test_they_are_what_kubernetes_takes(folder: str) -> None:
     for one in built(folder):
@@ -83,6 +84,7 @@ def test_a_wrong_field_is_refused() -> None:
         kubernetes_validate.validate(wrong, KUBERNETES, strict=True)
 
 
+@pytest.mark.slow
 @every_overlay
 def test_they_fit_together(overlay: str) -> None:
     labels = [pod["metadata"]["labels"].items() for pod in pods(overlay)]

@@ -51,6 +51,7 @@ def test_a_key_may_do_what_the_roles_before_its_own_may(role: Role, others: int)
     assert [key.may(other) for other in ROLES] == [True] * others + [False] * (4 - others)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "estimate", "job"),
     [("dave", 403, 403), ("carol", 200, 403), ("alice", 200, 202), ("root", 200, 202)],

@@ -58,6 +58,7 @@ def of(email: str, *groups: str) -> Sent:
     return [*own, ("X-Forwarded-Groups", ",".join(groups))] if groups else own
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("groups", "read", "estimate", "job"),
     [
@@ -80,6 +81,7 @@ def test_a_person_has_the_role_of_a_group(
         assert answer.json()["owner"] == "user:ada@example.org"
 
 
+@pytest.mark.slow
 def test_a_job_is_of_who_started_it(proxy: httpx.Client) -> None:
     ada, bob = of("ada@example.org", "ml-team"), of("bob@example.org", "ml-team")
     path = proxy.post("/v1/sweeps", json=SWEEP, headers=ada).json()["links"]["self"]
@@ -87,6 +89,7 @@ def test_a_job_is_of_who_started_it(proxy: httpx.Client) -> None:
     assert proxy.post(f"{path}/cancel", headers=of("eve@example.org", "sre")).status_code == 202
 
 
+@pytest.mark.slow
 def test_everyone_who_is_signed_in() -> None:
     settings = replace(BEHIND, group_roles=parse_roles("sre=admin *=read"))
     with caller(settings) as client:
@@ -181,6 +184,7 @@ def test_nobody_else_is_believed(trusted: str) -> None:
         assert client.get("/v1/jobs", headers=headers).status_code == 401
 
 
+@pytest.mark.slow
 def test_a_proxy_that_signs_nobody_in() -> None:
     """Without roles the headers say nothing, whoever sends them."""
     settings = replace(BEHIND, group_roles={})
@@ -188,6 +192,7 @@ def test_a_proxy_that_signs_nobody_in() -> None:
         assert client.get("/v1/jobs", headers=of("ada@example.org", "sre")).status_code == 401
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trusted", "left"), [("127.0.0.1", [2, 2, 1]), ("127.0.0.0/8", [2, 2, 1]), ("", [2, 1, 0])]
 )

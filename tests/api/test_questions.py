@@ -154,6 +154,7 @@ def test_what_is_wrong_with_either_side_is_said_at_once(client: TestClient) -> N
     assert client.post("/v1/comparisons", json=[]).status_code == 422
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", LISTINGS)
 def test_one_entry_of_the_catalog(client: TestClient, kind: str) -> None:
     entries = client.get(f"/v1/catalog/{kind}").json()[kind]

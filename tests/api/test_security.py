@@ -87,6 +87,7 @@ def test_other_machines_are_not_let_in_without_keys(
     assert "PLANNER_API_KEYS_SHA256" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_made_up_name_is_not_ours() -> None:
     """A page of another site that points its own name at this machine gets nothing."""
     with serving() as client:
@@ -101,6 +102,7 @@ def test_a_made_up_name_is_not_ours() -> None:
         assert client.get("/healthz", headers={"host": "planner.example"}).status_code == 200
 
 
+@pytest.mark.slow
 def test_each_caller_has_a_rate_of_its_own() -> None:
     settings = Settings(
         host="0.0.0.0", api_keys_sha256=WITH_KEYS.api_keys_sha256, calls_per_minute=3
@@ -220,6 +222,7 @@ def test_metrics_have_bounded_labels(client: TestClient) -> None:
     assert 'method="M' not in text
 
 
+@pytest.mark.slow
 def test_head_and_options(client: TestClient) -> None:
     got, head = client.get("/v1/catalog/schedules"), client.head("/v1/catalog/schedules")
     assert head.status_code == 200
@@ -247,6 +250,7 @@ def test_every_kind_of_problem_has_a_page(client: TestClient) -> None:
     assert client.get("/problems/none").status_code == 404
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_hostile_name_is_a_name(client: TestClient, framework: str, tmp_path: Path) -> None:
     """In what is answered it is text, and in what is emitted it runs nothing."""

@@ -97,6 +97,7 @@ def test_illegal_plan_is_a_problem_with_reasons(client: TestClient) -> None:
     assert "world_size" in {error.code for error in document.errors}
 
 
+@pytest.mark.one_in(1, quick=3)
 @pytest.mark.parametrize(
     ("path", "name"),
     [
@@ -141,6 +142,7 @@ def test_body_limits(client: TestClient) -> None:
     problem(client.post("/v1/plans", content=b"", headers=JSON), 400)
 
 
+@pytest.mark.slow
 def test_an_announced_body_is_refused_unread() -> None:
     sent: list[dict[str, Any]] = []
 
@@ -241,6 +243,7 @@ def test_our_fault_says_nothing_of_its_inside(
     assert "ZeroDivision" not in response.text
 
 
+@pytest.mark.slow
 def test_keys() -> None:
     digest = hashlib.sha256(b"open sesame").hexdigest()
     settings = Settings(host="0.0.0.0", api_keys_sha256=frozenset({digest, "0" * 64}))

@@ -16,6 +16,8 @@ from tests.api.test_named_keys import WORDS, of
 from tests.api.test_sites import ASK, LOG, PLAN
 from tests.planner.learning.sites.runs import LOGS, site
 
+pytestmark = pytest.mark.slow
+
 RUNS = "/v1/sites/lab/runs"
 KEEP = ASK | {"keep": True}
 OTHER_LOG = (LOGS / "megatron_gpt_32_nodes.log").read_text()

@@ -20,6 +20,8 @@ from api.settings import Settings
 from tests.fixtures.postgres import Postgres, postgres
 from tests.fixtures.service import listening
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["postgres"]
 FREE = ("/healthz", "/metrics", "/v1/catalog/schedules", "/v1/info")
 CALLERS = 24
@@ -49,7 +51,6 @@ def held_up(port: int) -> tuple[list[int], float]:
         return [one.result() for one in saving], took_s
 
 
-@pytest.mark.slow
 def test_a_lock_on_sqlite(tmp_path: Path) -> None:
     file = tmp_path / "planner.sqlite"
     with (

@@ -13,6 +13,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from tests.fixtures.job_server import SWEEP, Place, eventually
 
+pytestmark = pytest.mark.slow
+
 Spans = dict[bytes, tuple[str, bytes]]  # name and parent by id
 
 
@@ -43,7 +45,6 @@ def collector() -> Iterator[tuple[str, Spans]]:
     server.shutdown()
 
 
-@pytest.mark.slow
 def test_a_call_its_wait_and_the_steps_of_a_job(
     tmp_path: Path, collector: tuple[str, Spans], monkeypatch: pytest.MonkeyPatch
 ) -> None:

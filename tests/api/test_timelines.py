@@ -61,6 +61,7 @@ def test_limits_of_the_body(client: TestClient) -> None:
     assert client.post("/v1/timelines", content="{}").status_code == 415
 
 
+@pytest.mark.slow
 def test_description(client: TestClient) -> None:
     document = client.get("/openapi.json").json()
     body = document["paths"]["/v1/timelines"]["post"]["requestBody"]["content"]["application/json"]

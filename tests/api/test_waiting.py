@@ -72,6 +72,7 @@ def events(text: str) -> list[tuple[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_progress_and_then_the_plain_answer(port: int) -> None:
     unheard = SMALL | {"search": {"top_k": 6}}  # so that there is something to wait for
     response = asked(port, "/v1/plans", unheard, **STREAM).getresponse()
@@ -89,6 +90,7 @@ def test_progress_and_then_the_plain_answer(port: int) -> None:
     assert step["best"]["plan"].keys() == answer["best"]["plan"].keys()
 
 
+@pytest.mark.slow
 def test_a_sizing_tells_its_rows_as_it_finds_them(port: int) -> None:
     kinds = ["h100-sxm-80gb", "a100-sxm-80gb", "mi300x"]
     document = {

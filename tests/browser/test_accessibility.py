@@ -42,6 +42,7 @@ def serious(page: Page, within: str = "body") -> list[str]:
 FULL = ("plan", "fit", "lint")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "place",
     [p if p in FULL else pytest.param(p, marks=pytest.mark.exhaustive) for p in PLACES],

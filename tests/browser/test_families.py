@@ -84,6 +84,7 @@ def encoder(page: Page) -> Locator:
     return form(page).get_by_role("group", name="Encoder", exact=True)
 
 
+@pytest.mark.exhaustive
 def test_from_a_config_of_nemotron_3_to_flags_of_megatron(page: Page) -> None:
     page.goto(link(request=REQUEST))
     answered(page)

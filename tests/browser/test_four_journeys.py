@@ -44,6 +44,7 @@ def ready(page: Page) -> None:
     expect(page.get_by_role("region", name="Answer")).to_have_attribute("aria-busy", "false")
 
 
+@pytest.mark.exhaustive
 def test_two_steps_from_a_config_to_flags(page: Page, shot: Callable[..., None]) -> None:
     """Paste it anywhere, and copy."""
     page.context.grant_permissions(CLIPBOARD)

@@ -6,6 +6,7 @@ import csv
 import re
 from collections.abc import Callable
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.links import SIZING, link
@@ -115,6 +116,7 @@ def test_what_fits(page: Page, shot: Callable[..., None]) -> None:
     expect(verdict).to_be_visible()
 
 
+@pytest.mark.exhaustive
 def test_which_cards_fit(page: Page, shot: Callable[..., None]) -> None:
     page.goto(link(view="fit"))
     page.get_by_label("Card or instance").select_option("every card")

@@ -213,6 +213,7 @@ def shared() -> dict[Any, Any]:
     return {("keys and values", None, None): keys, "per-layer inputs": inputs}
 
 
+@pytest.mark.one_in(1, quick=3)
 @pytest.mark.parametrize("name", [*BLOCKS, *LAYERS])
 @pytest.mark.usefixtures("world")
 def test_parameters(name: str) -> None:
@@ -251,6 +252,7 @@ def flop(records: tuple[Record, ...], seen: float) -> float:
     return total
 
 
+@pytest.mark.one_in(1, quick=3)
 @pytest.mark.parametrize("name", [*BLOCKS, *LAYERS])
 @pytest.mark.usefixtures("world")
 def test_flop(name: str) -> None:
@@ -386,6 +388,7 @@ def test_products_by_chunks_are_the_recurrence() -> None:
     torch.testing.assert_close(found, torch.stack(outputs, 1), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gated delta net", "kimi delta attention"])
 @pytest.mark.usefixtures("world")
 def test_the_delta_rule_by_chunks_is_the_recurrence(name: str) -> None:
@@ -422,6 +425,7 @@ def test_doubling_is_the_recurrence() -> None:
     torch.testing.assert_close(script.linear_scan(decay, x), torch.stack(states, 1))
 
 
+@pytest.mark.one_in(1, quick=3)
 @pytest.mark.parametrize("name", [*BLOCKS, *LAYERS])
 @pytest.mark.usefixtures("world")
 def test_saved_bytes(name: str) -> None:

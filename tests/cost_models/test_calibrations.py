@@ -66,6 +66,7 @@ def test_a_grid_holds_its_edge_and_takes_the_nearest_for_a_hole() -> None:
     assert grid.rate(1.0, 4.0) in (pytest.approx(1.0), pytest.approx(3.0))
 
 
+@pytest.mark.slow
 def test_arrays_and_numbers_have_the_same_rate() -> None:
     rng = np.random.default_rng(1)
     points = rng.uniform(1, 1e6, (40, 3))

@@ -167,6 +167,7 @@ def test_every_accelerator_states_its_sources_and_doubts(name: str) -> None:
     assert entry.node.domains
 
 
+@pytest.mark.one_in(1, quick=3)
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_states_its_sources_and_resolves(name: str) -> None:
     entry = hardware.cluster_entry(name)
@@ -221,6 +222,7 @@ def test_every_price_and_power_figure_has_a_source() -> None:
     assert document["failures_per_1000_node_days"]["source"]
 
 
+@pytest.mark.one_in(1, quick=6)
 @pytest.mark.parametrize("name", ACCELERATORS)
 @pytest.mark.parametrize("per_node", [1, 2, 4, 8])
 def test_tiers_nest_and_start_at_the_fastest_domain(name: str, per_node: int) -> None:

@@ -75,6 +75,7 @@ def dealt_s(spec: TrainingSpec, cp: int, draws: int) -> float:
     return float(np.mean(seconds))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cp", [4, 8])
 @pytest.mark.parametrize("batch", [64, 512])
 def test_the_step_is_that_of_samples_dealt_to_ranks_one_by_one(cp: int, batch: int) -> None:

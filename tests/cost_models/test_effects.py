@@ -85,6 +85,7 @@ def costs_as_drawn() -> list[tuple[float, float]]:
     return [costs(model, plan) for model, plan in zip(models_as_drawn(), plans, strict=True)]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(("document", "name"), CONDITIONAL)
 def test_a_field_that_is_not_read_has_no_effect(document: type[Spec], name: str) -> None:
@@ -113,6 +114,7 @@ def test_a_field_that_is_not_read_has_no_effect(document: type[Spec], name: str)
     assert felt or name in NOT_DRAWN
 
 
+@pytest.mark.slow
 def test_arrays_and_documents_agree_on_what_is_read() -> None:
     plans = [plan for _, plan in drawn()]
     for name in ParallelPlan.model_fields:

@@ -67,6 +67,7 @@ def images() -> torch.Tensor:
     return torch.randint(256, (1, POSITIONS, 48), dtype=torch.uint8, generator=drawn)
 
 
+@pytest.mark.slow
 def test_parameters_and_flop(encoder: tuple[ModelSpec, Any, Any, Any]) -> None:
     from torch.utils.flop_counter import FlopCounterMode  # imports triton
 
@@ -79,6 +80,7 @@ def test_parameters_and_flop(encoder: tuple[ModelSpec, Any, Any, Any]) -> None:
     assert counted.get_total_flops() == pytest.approx(flop(records, 0.0), rel=0.01)
 
 
+@pytest.mark.slow
 def test_saved_bytes(encoder: tuple[ModelSpec, Any, Any, Any]) -> None:
     model, module, end, d = encoder
     kept: dict[int, int] = {}

@@ -29,6 +29,7 @@ TRAININGS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", TRAININGS, ids=range(len(TRAININGS)))
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "mixtral-8x7b"])
 def test_what_is_kept_of_one_batch_holds_for_another(name: str, training: dict[str, Any]) -> None:
@@ -57,6 +58,7 @@ def test_what_is_kept_of_one_batch_holds_for_another(name: str, training: dict[s
     assert _memo.cache_info().hits == kept + 1
 
 
+@pytest.mark.one_in(1, quick=3)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(
     "cluster", [CLUSTERS[0], *(pytest.param(each, marks=pytest.mark.slow) for each in CLUSTERS[1:])]
@@ -83,6 +85,7 @@ def test_a_plan_costs_the_same_alone_as_in_a_batch(name: str, cluster: str, seed
         assert min(parts) >= 0
 
 
+@pytest.mark.one_in(1, quick=3)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (1, 2))]
@@ -101,6 +104,7 @@ def test_the_worst_stage_is_among_those_priced(name: str, seed: int) -> None:
         assert few.iteration_time_s[0] == pytest.approx(every.iteration_time_s[0], rel=1e-12)
 
 
+@pytest.mark.one_in(1, quick=4)
 @pytest.mark.parametrize("name", list(SCHEDULES))
 def test_the_worst_stage_is_among_those_priced_for_every_schedule(name: str) -> None:
     """What is in flight grows along Hanayo's ranks with few micro-batches, and falls elsewhere."""
@@ -121,6 +125,7 @@ def test_the_worst_stage_is_among_those_priced_for_every_schedule(name: str) -> 
                 assert few.peak_bytes[0] == every.peak_bytes[0], (p, v, m)
 
 
+@pytest.mark.one_in(1, quick=3)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("optimizer", ["adam", "muon"])
 @pytest.mark.parametrize(
@@ -141,6 +146,7 @@ def test_no_layout_takes_less_than_the_least(name: str, optimizer: str, seed: in
     assert np.all(least_bytes <= estimates.needed_bytes * (1 + 1e-12))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(SCHEDULES))
 def test_no_schedule_waits_less_than_the_least(name: str) -> None:
     """Of stages that are equal but for a head as heavy as three layers, or uneven to make up."""

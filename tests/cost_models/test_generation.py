@@ -54,6 +54,7 @@ class TestCache:
         found = engine("qwen3-next-80b-a3b").cache_bytes(np.array([0.0, 1000.0]))
         assert found.tolist() == [states, states + 1000 * 12 * 2 * 2 * 256 * 2]
 
+    @pytest.mark.one_in(1, quick=6)
     @pytest.mark.parametrize("entry", models(), ids=lambda entry: entry.id)
     def test_every_preset_keeps_something(self, entry: object) -> None:
         name = entry.id  # type: ignore[attr-defined]
@@ -163,6 +164,7 @@ class TestBatching:
         drafting = generate(one, each, 512, 64, cache_bytes=4e10, tokens_per_pass=2)
         assert drafting.decode_s == pytest.approx(made.decode_s / 2)
 
+    @pytest.mark.one_in(1, quick=3)
     @pytest.mark.parametrize(("count", "room"), [(64, 64), (256, 64), (300, 128)])
     def test_equals_a_simulation_of_each_response(self, count: int, room: int) -> None:
         one = engine()
@@ -252,6 +254,7 @@ def simulated_steps_s(
 class TestCut:
     """Over-sampling, partial rollouts and tools, each against a simulation of each response."""
 
+    @pytest.mark.one_in(1, quick=4)
     @pytest.mark.parametrize("samples", [1, 4])
     @pytest.mark.parametrize("goes_on", [False, True])
     def test_a_step_ends_when_enough_prompts_have_ended(self, samples: int, goes_on: bool) -> None:
@@ -279,6 +282,7 @@ class TestCut:
         assert seconds(Cut(2.0)) < seconds(Cut(2.0, goes_on=True)) < seconds(None)
         assert seconds(Cut(1.0)) == seconds(None)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("wait_s", [2.0, 20.0])
     def test_those_that_wait_for_tools_leave_the_engine_to_others(self, wait_s: float) -> None:
         """8 turns of a mean response: it waits after each 50 tokens, its cache held."""
@@ -304,6 +308,7 @@ class TestCut:
         assert made.decode_s < alone.decode_s  # fewer of them decode at a time
 
 
+@pytest.mark.slow
 def test_published_throughputs_are_met() -> None:
     found = ratios()
     errors = np.abs(np.concatenate([np.array(each) for each in found.values()]) - 1.0)

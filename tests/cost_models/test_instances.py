@@ -12,6 +12,7 @@ from cost_models.catalog.names import UnknownName
 INSTANCES = {entry.name.partition(":")[0]: entry for entry in hardware.clusters() if entry.provider}
 
 
+@pytest.mark.one_in(1, quick=6)
 @pytest.mark.parametrize("name", INSTANCES)
 def test_an_instance_is_found_by_the_providers_name_in_any_case_with_or_without_a_count(
     name: str,

@@ -19,6 +19,7 @@ from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import TrainingSpec
 
 
+@pytest.mark.slow
 @given(
     columns=st.integers(1, 300).flatmap(
         lambda n: st.lists(

@@ -90,6 +90,7 @@ def test_stages_are_as_slow_as_the_layers_they_hold() -> None:
     assert gathered > 0.9 * everywhere
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", models(), ids=lambda entry: entry.id)
 def test_every_block_of_every_preset_cites_its_sources(entry: object) -> None:
     blocks = {b for kind in layers_of(entry.spec).kinds for b in kind.blocks}  # type: ignore[attr-defined]

@@ -185,6 +185,7 @@ def test_models_without_experts_have_no_expert_parameters() -> None:
     assert active_parameters(spec) == total_parameters(spec)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", models(), ids=lambda entry: entry.id)
 def test_presets_count_what_was_published(entry: ModelEntry) -> None:
     total = total_parameters(entry.spec)

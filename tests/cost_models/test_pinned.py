@@ -56,6 +56,7 @@ def rows() -> Any:
 
 # One in three after every save, where hand computations hold the parts of a step, and another one
 # in continuous integration.
+@pytest.mark.one_in(1, quick=2)
 @pytest.mark.parametrize(
     "number",
     [

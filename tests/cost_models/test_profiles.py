@@ -41,6 +41,7 @@ def _used() -> dict[str, EfficiencyProfile]:
     return {**built_in, **{f"on {name}": used for name, used in moved.items()}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "used"), _used().items())
 def test_every_profile_is_sound(name: str, used: EfficiencyProfile) -> None:
     assert used.source

@@ -62,6 +62,7 @@ def test_ends_give_way_in_their_outer_chunk() -> None:
     assert np.all(chunks[:, 1:-1] == 4)
 
 
+@pytest.mark.slow
 @given(
     middle=st.integers(1, 6),
     vpp=st.integers(1, 3),

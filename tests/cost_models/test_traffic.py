@@ -129,6 +129,7 @@ PRICED = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "plan"),
     [

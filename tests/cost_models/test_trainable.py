@@ -76,6 +76,7 @@ class Layer(nn.Module):
         return result
 
 
+@pytest.mark.slow
 def test_flop_are_those_that_torch_counts() -> None:
     from torch.utils.flop_counter import FlopCounterMode  # imports triton
 

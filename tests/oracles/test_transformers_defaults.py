@@ -155,6 +155,7 @@ def planned(config: dict[str, Any]) -> int:
 
 
 # Only the models around these two can be built, in whose tests they are.
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "omni" not in kind])
 def test_every_default_is_that_of_the_class(kind: str) -> None:
     config = Recorded(defaults(kind))
@@ -177,6 +178,7 @@ def test_null_is_a_statement_of_falcon(key: str) -> None:
     assert planned(config) == built(config)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", sorted(FAMILIES.keys() - ABSENT - ONE_WIDTH - NO_HEAD_DIM))
 def test_a_written_head_width_is_used_or_ignored_as_by_the_class(kind: str) -> None:
     config = defaults(kind) | {"head_dim": 24}

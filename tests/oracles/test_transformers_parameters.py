@@ -14,6 +14,8 @@ from cost_models.parameters import total_parameters
 from planner.huggingface import FAMILIES, model_from_config
 from tests.tools.configurations import config_of, table
 
+pytestmark = pytest.mark.slow
+
 # Odd on purpose: no two widths are equal, none is a power of two.
 USUAL: dict[str, Any] = {
     "hidden_size": 96,
@@ -183,7 +185,6 @@ def oracle_parameters(config: dict[str, Any]) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-@pytest.mark.slow
 def test_every_family_is_held_against_transformers() -> None:
     """Here by a small configuration, or by a published or default one (test_configurations.py)."""
     small = {kind for kind, _ in SMALL.values()}
@@ -193,6 +194,7 @@ def test_every_family_is_held_against_transformers() -> None:
     assert not ELSEWHERE & counted
 
 
+@pytest.mark.one_in(1, quick=5)
 @pytest.mark.parametrize("case", SMALL)
 def test_counts_equal_those_of_transformers(case: str) -> None:
     kind, keys = SMALL[case]
@@ -220,7 +222,6 @@ def test_drawn_counts_equal_those_of_transformers(case: str, data: st.DataObject
     assert total_parameters(model_from_config(config).model) == oracle_parameters(config)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PUBLISHED if not name.startswith("chatglm")])
 def test_counts_of_published_configs_equal_those_of_transformers(name: str) -> None:
     config = json.loads(PUBLISHED[name].read_text("utf-8"))

@@ -40,6 +40,7 @@ NAMED = [*PLANNED, "--tp", "8", "--sequence-parallel"]
 STARVED = ["--model", "llama-3.1-405b", "--cluster", "1x1xh100-sxm", *PLANNED[4:]]
 
 
+@pytest.mark.slow
 def test_options_are_the_fields_of_the_documents() -> None:
     """The table is a file to keep start-up light, so it is held against the documents."""
     command = "python -m tools.field_table --write"
@@ -126,6 +127,7 @@ def test_command_line_repeats_the_request() -> None:
     assert options.command_line({}, "-", ()) == "--request FILE"
 
 
+@pytest.mark.slow
 def test_plan_document(ask: Any) -> None:
     code, out, err = ask("plan", *PLANNED, "--top-k", "3", "--json")
     assert (code, err) == (0, "")
@@ -149,6 +151,7 @@ def test_plan_document(ask: Any) -> None:
     )
 
 
+@pytest.mark.slow
 def test_plan_screen(ask: Any) -> None:
     code, out, _ = ask("plan", *PLANNED)
     assert code == 0
@@ -181,6 +184,7 @@ def test_errors_name_what_was_typed_and_the_choices(ask: Any, words: list[str], 
     assert document["errors"][0]["pointer"].startswith("/")
 
 
+@pytest.mark.slow
 def test_the_worked_example_works(ask: Any) -> None:
     from planner.commands.option_messages import EXAMPLE
 
@@ -221,6 +225,7 @@ def test_names_are_completed() -> None:
     assert commands._launchers("sl") == ["slurm"]
 
 
+@pytest.mark.slow
 def test_a_search_that_is_enough_answers_with_what_it_has() -> None:
     from planner.answers.plans.plan_answers import find
     from planner.inputs.requests.parser import parse_request
@@ -275,6 +280,7 @@ def test_next_commands_work(ask: Any, more: list[str]) -> None:
     assert neighbour.split()[0] in changed
 
 
+@pytest.mark.slow
 def test_next_says_why_there_are_no_launch_files(ask: Any) -> None:
     code, out, _ = ask("plan", "--model", "falcon-40b", *PLANNED[2:])
     assert code == 0
@@ -297,6 +303,7 @@ def test_next_after_standard_input_does_not_hang(tmp_path: Path) -> None:
     assert "FILE: the request that came from standard input" in lines[-1]
 
 
+@pytest.mark.slow
 def test_limits_hold(ask: Any) -> None:
     code, out, _ = ask("plan", *PLANNED, "--tp", "2..4", "--pp", "1,2", "--json")
     assert code == 0
@@ -305,6 +312,7 @@ def test_limits_hold(ask: Any) -> None:
         assert report["plan"]["pp"] in (1, 2)
 
 
+@pytest.mark.slow
 def test_nothing_fits(ask: Any) -> None:
     code, out, _ = ask("plan", *STARVED, "--json")
     assert code == 4
@@ -337,6 +345,7 @@ def test_why(ask: Any) -> None:
     assert answer.reasons[0].code not in out
 
 
+@pytest.mark.slow
 def test_emit(ask: Any, tmp_path: Path) -> None:
     code, script, _ = ask("emit", *PLANNED)
     assert code == 0
@@ -361,6 +370,7 @@ def test_emit_writes_and_prints(ask: Any, tmp_path: Path) -> None:
     assert written == bundle["files"]
 
 
+@pytest.mark.slow
 def test_emit_says_what_it_cannot_write(ask: Any, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
@@ -403,6 +413,7 @@ def test_emit_takes_the_plan_of_the_request(ask: Any, tmp_path: Path) -> None:
     assert "--tensor-model-parallel-size 2" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["option", "argument", "file"])
 def test_config_json(ask: Any, tmp_path: Path, where: str) -> None:
     config = tmp_path / "my-model" / "config.json"
@@ -432,6 +443,7 @@ def test_an_empty_name_is_that_of_the_folder(ask: Any, tmp_path: Path, stated: s
     assert json.loads(out)["model"]["name"] == tmp_path.name
 
 
+@pytest.mark.slow
 def test_catalog_and_model(ask: Any) -> None:
     for kind in ("models", "accelerators", "clusters"):
         code, out, _ = ask("catalog", kind, "--json")
@@ -443,6 +455,7 @@ def test_catalog_and_model(ask: Any) -> None:
     assert "active per token" in out
 
 
+@pytest.mark.slow
 def test_version_and_help(ask: Any) -> None:
     assert ask("--version") == (0, __version__ + "\n", "")
     code, out, _ = ask("--help")

@@ -27,6 +27,8 @@ BOUNDLESS = ["--tp", NUMBERS, "--cp", NUMBERS, "--pp", NUMBERS]
 BAD_FILES = {name: case for name, case in BAD.items() if name != "mixed cluster"}
 
 
+@pytest.mark.slow
+@pytest.mark.one_in(1, quick=3)
 @pytest.mark.parametrize(("over", "pointer", "code", "says"), BAD_FILES.values(), ids=BAD_FILES)
 def test_bad_request(
     ask: Any, tmp_path: Path, over: dict[str, Any], pointer: str, code: str, says: str
@@ -45,6 +47,8 @@ def test_bad_request(
     assert err.startswith(("Bad input:\n  /", "Bad input:\n  --"))
 
 
+@pytest.mark.slow
+@pytest.mark.one_in(1, quick=4)
 @pytest.mark.parametrize("text", [text for text, _ in BAD_TEXTS.values()], ids=BAD_TEXTS)
 def test_bad_file(ask: Any, tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.json"
@@ -56,6 +60,7 @@ def test_bad_file(ask: Any, tmp_path: Path, text: str) -> None:
         assert err.startswith(("Bad input:\n  /", "Bad input:\n  --"))
 
 
+@pytest.mark.one_in(1, quick=3)
 @pytest.mark.parametrize(
     ("words", "says"),
     [

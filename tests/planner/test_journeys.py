@@ -13,6 +13,8 @@ from tests.fixtures.commands import Planner
 from tests.planner.answers.lint.test_scripts import PLANTED, SCRIPTS
 from tests.planner.learning.sites.runs import CLUSTER, LOGS
 
+pytestmark = pytest.mark.slow
+
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 3072,
     "intermediate_size": 8192, "num_hidden_layers": 28, "num_attention_heads": 24,
@@ -38,7 +40,6 @@ def test_from_a_config_of_ones_own_to_flags(planner: Planner, tmp_path: Path) ->
     assert "--untie-embeddings-and-output-weights" not in script
 
 
-@pytest.mark.slow
 def test_256_of_one_kind_or_128_of_another(planner: Planner) -> None:
     """One command: days and money of both, and whether they can be told apart."""
     code, out, err = planner(

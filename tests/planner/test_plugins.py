@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PLUGIN = ROOT / "tests" / "fixtures" / "plugin"
 ASKS_IN_SPITE = """
@@ -81,7 +83,6 @@ def run(target: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow
 def test_a_plugin_is_used_by_its_names(tmp_path: Path) -> None:
     options = ["--no-index", "--no-deps", "--no-build-isolation", "--target", f"{tmp_path}/target"]
     installed = run(tmp_path, "-m", "pip", "install", "-q", *options, str(PLUGIN))
@@ -101,7 +102,6 @@ def test_a_plugin_is_used_by_its_names(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.slow
 def test_what_is_broken_is_named_and_left_out(tmp_path: Path) -> None:
     rows = json.loads((PLUGIN / "example_plugin/catalog/accelerators.json").read_text())
     (row,) = rows["accelerators"]

@@ -53,6 +53,7 @@ WORK: dict[str, Callable[[], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", WORK.values(), ids=WORK)
 def test_steps_lead_to_the_end(work: Callable[[], object]) -> None:
     seen: list[Step] = []

@@ -36,6 +36,7 @@ def test_a_step_frees_all_but_its_states(recomputes: bool) -> None:
     assert alive == {name for name, _ in (*stage.states(), *stage.moments())}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recomputes", "share"),
     [(False, STUCK_FRAGMENTATION), (True, RECOMPUTED_STUCK_FRAGMENTATION)],

@@ -71,6 +71,7 @@ def check(name: str, p: int, v: int, m: int, costs: Seconds) -> None:
 
 @pytest.mark.parametrize(("name", "v"), [(n, v) for n, vs in CHUNKS.items() for v in vs])
 class TestAgainstTheSimulator:
+    @pytest.mark.one_in(1, quick=3)
     def test_extra_time(self, name: str, v: int) -> None:
         """Exact inside the region; outside not a number, so that nobody takes it for one."""
         first = FROM.get(name, lambda p: 1)
@@ -81,6 +82,7 @@ class TestAgainstTheSimulator:
                 else:
                     assert extra_s(name, p, v, m, costs) != extra_s(name, p, v, m, costs)
 
+    @pytest.mark.one_in(1, quick=3)
     def test_in_flight(self, name: str, v: int) -> None:
         """Exact for every rank and number of micro-batches, but for ZB-V between two regions."""
         schedule = SCHEDULES[name]
@@ -112,6 +114,7 @@ def drawn_cases(name: str, largest: int) -> Iterator[tuple[int, int]]:
 FOUND = ("zb-v", "dualpipe-v", "interleaved-zero-bubble")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FOUND)
 def test_extra_time_at_drawn_times(name: str) -> None:
     rng = random.Random(1)

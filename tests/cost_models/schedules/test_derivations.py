@@ -87,6 +87,7 @@ def check(name: str, v: int, p: int, m: int, costs: Seconds) -> None:
 
 @pytest.mark.parametrize(("name", "v", "ranks", "batches"), CLAIMS)
 class TestClosedForms:
+    @pytest.mark.one_in(1, quick=3)
     def test_extra_time(
         self, name: str, v: int, ranks: tuple[int, ...], batches: Callable[[int], Iterator[int]]
     ) -> None:
@@ -311,6 +312,7 @@ class TestBuildingBlocks:
             assert simulated_extra_s("v-half", 2, 2, m, equal) == 1
             assert simulated_extra_s("v-half", 4, 2, m, equal) == 5
 
+    @pytest.mark.slow
     def test_half_and_two_thirds_of_the_bubble_of_1f1b(self) -> None:
         """The paper's claims, with memory of about a half and a third of 1F1B's p."""
         equal = (1.0, 1.0, 1.0)

@@ -53,6 +53,7 @@ def unequal_times(draw: st.DrawFn, size: Size) -> Times:
 links = st.builds(Links, st.sampled_from([0.0, 0.5]), st.sampled_from([0.0, 2.0]), st.booleans())
 
 
+@pytest.mark.one_in(1, quick=4)
 @every_schedule
 @drawn
 @given(data=st.data())
@@ -67,6 +68,7 @@ def visits(schedule: PipelineSchedule, size: Size) -> int:
     return len(schedule.route(size.stages, size.chunks, 0)) // size.stages
 
 
+@pytest.mark.slow
 @every_schedule
 @drawn
 @given(data=st.data())
@@ -101,6 +103,7 @@ def spans(result: Simulation) -> dict[tuple[int, Action], tuple[float, float]]:
     return table
 
 
+@pytest.mark.slow
 @every_schedule
 @drawn
 @given(data=st.data())
@@ -132,6 +135,7 @@ def test_dependencies_hold_in_simulated_time(name: str, data: st.DataObject) -> 
             assert backward[0] >= gradient(after, batch, after_chunk)[1] + message_s
 
 
+@pytest.mark.slow
 @every_schedule
 @drawn
 @given(data=st.data())
@@ -143,6 +147,7 @@ def test_never_more_in_flight_than_claimed(name: str, data: st.DataObject) -> No
         assert peak <= claimed * (1 + 1e-12), (size, rank)
 
 
+@pytest.mark.slow
 @every_schedule
 @drawn
 @given(data=st.data())
@@ -213,6 +218,7 @@ def test_zero_bubble_is_never_worse_than_1f1b(name: str, data: st.DataObject) ->
     assert result.makespan_s <= plain.makespan_s * (1 + 1e-12), size
 
 
+@pytest.mark.slow
 @every_schedule
 @drawn
 @given(data=st.data())
@@ -226,6 +232,7 @@ def test_same_input_same_output(name: str, data: st.DataObject) -> None:
         assert (one == other).all()
 
 
+@pytest.mark.slow
 @every_schedule
 def test_refuses_what_its_order_cannot_do(name: str) -> None:
     """A refusal gives numbers; whatever is not refused runs."""

@@ -140,6 +140,7 @@ def exceptions() -> list[tuple[str, ...]]:
     ]
 
 
+@pytest.mark.slow
 def test_every_exception_is_listed() -> None:
     with EXCEPTIONS.open(newline="") as file:
         header, *listed = (tuple(line) for line in csv.reader(file))

@@ -29,6 +29,7 @@ def simulated(name: str, pp: int, m: int, costs: Seconds) -> float:
     return simulate(SCHEDULES[name], pp, 2, m, times).makespan_s - m * sum(costs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["v-half", "v-min"])
 @pytest.mark.parametrize("costs", EXACT)
 def test_up_to_two_rounds_it_is_simulated(name: str, costs: Seconds) -> None:

@@ -15,6 +15,7 @@ GRADIENT = np.array([1.0, 0.2, 2.0])
 WEIGHT = np.array([1.0, 0.0, 0.5])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_equals_the_simulator(name: str) -> None:
     schedule, tried = SCHEDULES[name], 0

@@ -105,6 +105,7 @@ def torch_order(ours: str, stages: int, micro_batches: int, chunks: int) -> Orde
     return tuple(order)
 
 
+@pytest.mark.one_in(2, quick=3)
 @pytest.mark.slow
 @pytest.mark.parametrize(("ours", "p", "m", "v"), [*CASES, *ODD_CASES])
 def test_equals_torch(ours: str, p: int, m: int, v: int) -> None:
@@ -112,6 +113,8 @@ def test_equals_torch(ours: str, p: int, m: int, v: int) -> None:
     assert SCHEDULES[ours].order(p, v, m) == torch_order(ours, p, m, v)
 
 
+@pytest.mark.slow
+@pytest.mark.one_in(1, quick=7)
 @pytest.mark.parametrize(("p", "m"), [(2, 2), (4, 4), (8, 8), (4, 1), (4, 5), (8, 3), (8, 11)])
 def test_zb_v_puts_weight_gradients_off(p: int, m: int) -> None:
     """The named difference: torch's order but for the weight gradients, and faster."""

@@ -28,6 +28,8 @@ from tests.fixtures.job_server import ENDLESS, SWEEP, TINY, Place, eventually
 from tests.fixtures.service import listening
 from tests.fixtures.signals import interruptible
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = str(ROOT / "scripts" / "few_micro_batches.sh")
 BARE = (
@@ -96,7 +98,7 @@ def both(planner: Planner, address: str, words: tuple[str, ...]) -> list[tuple[i
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "json",
     [
@@ -113,7 +115,7 @@ def test_answers_as_here(
     assert here[1]
 
 
-@pytest.mark.slow
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("json", [False, True], ids=["screen", "json"])
 @pytest.mark.parametrize("words", REFUSED.values(), ids=REFUSED)
 def test_refuses_as_here(
@@ -124,7 +126,7 @@ def test_refuses_as_here(
     assert here[0] != FINE
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_compares_requests_and_plans_nodes_that_differ(
     planner: Planner, address: str, tmp_path: Path
 ) -> None:
@@ -141,7 +143,6 @@ def test_compares_requests_and_plans_nodes_that_differ(
     assert here[0] == FINE
 
 
-@pytest.mark.slow
 def test_next_commands_name_the_server(
     planner: Planner, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +153,6 @@ def test_next_commands_name_the_server(
     assert "  planner emit --model" in out
 
 
-@pytest.mark.slow
 def test_sites_are_those_of_the_service(planner: Planner, address: str) -> None:
     log = Path("runs.csv")
     log.write_text(
@@ -179,7 +179,6 @@ def test_sites_are_those_of_the_service(planner: Planner, address: str) -> None:
     assert (code, err) == (OUR_FAULT, f"{address} refuses: Not found: no site has this name.\n")
 
 
-@pytest.mark.slow
 def test_learns_the_log_of_one_run(planner: Planner, address: str) -> None:
     log = str(ROOT / "fixtures" / "logs" / "megatron_gpt_8_nodes.log")
     learn = ("learn", log, "--cluster", "128x4xv100", "--site", "lab")
@@ -201,7 +200,6 @@ def test_learns_the_log_of_one_run(planner: Planner, address: str) -> None:
     assert "got read" in planner("--server", address, "sites", "share", "lab", "read")[2]
 
 
-@pytest.mark.slow
 def test_sweeps_as_a_job(planner: Planner, address: str) -> None:
     Path("grid.json").write_text(json.dumps(SWEEP))
     answers = [
@@ -238,7 +236,6 @@ class Running:
         return self.process.returncode, out, err
 
 
-@pytest.mark.slow
 def test_ctrl_c_cancels_a_sweep_and_prints_its_rows(tmp_path: Path, address: str) -> None:
     grid, client = tmp_path / "grid.json", Client(address)
     grid.write_text(json.dumps(ENDLESS))
@@ -255,7 +252,6 @@ def test_ctrl_c_cancels_a_sweep_and_prints_its_rows(tmp_path: Path, address: str
     assert client.get_sweeps(job.id).state == "cancelled"
 
 
-@pytest.mark.slow
 def test_ctrl_c_cancels_a_job_that_waits(tmp_path: Path) -> None:
     grid = tmp_path / "grid.json"
     grid.write_text(json.dumps(SWEEP))
@@ -270,7 +266,6 @@ def test_ctrl_c_cancels_a_job_that_waits(tmp_path: Path) -> None:
         assert client.get_sweeps(id).state == "cancelled"
 
 
-@pytest.mark.slow
 def test_ctrl_c_tells_the_best_so_far() -> None:
     """Of a search whose service sends progress until its caller leaves."""
     plan = ParallelPlan(tp=2, dp=4)
@@ -306,7 +301,6 @@ def test_validates_on_the_machine_of_the_service(planner: Planner, address: str)
     assert "none yet" in planner("validations")[1]
 
 
-@pytest.mark.slow
 def test_a_job_that_fails_says_why(planner: Planner, address: str) -> None:
     Path("grid.json").write_text(json.dumps(SWEEP | {"axes": {"training.nothing": [1]}}))
     code, _, err = planner("--server", address, "sweep", "grid.json")
@@ -314,7 +308,6 @@ def test_a_job_that_fails_says_why(planner: Planner, address: str) -> None:
     assert "/axes/training.nothing" in err
 
 
-@pytest.mark.slow
 def test_python_of_the_guide_runs(address: str) -> None:
     guide = (ROOT.parent / "api" / "README.md").read_text()
     (block,) = re.findall(r"^```python\n(.*?)^```", guide, re.DOTALL | re.MULTILINE)

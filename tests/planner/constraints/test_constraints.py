@@ -16,6 +16,7 @@ from planner.constraints import RULES, Context
 from planner.constraints.host_memory import HOST_MEMORY
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pp", [1, 2, 3, 4, 5, 6])
 def test_accepted_layouts_hold_every_layer(pp: int) -> None:
     """Of every way to cut up to 24 layers, those that all the rules pass."""
@@ -52,6 +53,7 @@ def test_accepted_layouts_hold_every_layer(pp: int) -> None:
 WIDE = ModelSpec(num_layers=1, hidden_size=16384, num_attention_heads=128, vocab_size=1000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plan", "host_gib", "bytes_of_states"),
     [

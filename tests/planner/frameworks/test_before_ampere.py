@@ -57,6 +57,7 @@ def test_those_without_bf16_are_before_ampere() -> None:
         assert not accelerator(name).before_ampere
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WHOLE)
 def test_files_name_no_kernel_that_the_card_lacks(name: str) -> None:

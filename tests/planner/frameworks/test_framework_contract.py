@@ -100,6 +100,7 @@ def test_axes_are_plan_fields_and_start_with_the_runtime(name: str) -> None:
     assert framework.axes["runtime"] == (framework.runtime,)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("name", "case"), ALL_CASES)
 def test_every_flag_has_a_why_and_stands_in_the_files(name: str, case: str) -> None:
     made = bundle(name, case)
@@ -112,6 +113,7 @@ def test_every_flag_has_a_why_and_stands_in_the_files(name: str, case: str) -> N
     assert Bundle.model_validate_json(made.model_dump_json()) == made
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("name", "case"), ALL_CASES)
 def test_scripts_and_python_parse(name: str, case: str, tmp_path: Path) -> None:
     made = bundle(name, case)
@@ -125,6 +127,7 @@ def test_scripts_and_python_parse(name: str, case: str, tmp_path: Path) -> None:
             compile(text, file, "exec")
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("name", "case"), ALL_CASES)
 def test_scripts_are_sound(name: str, case: str, tmp_path: Path) -> None:
     if shutil.which("shellcheck") is None:
@@ -142,6 +145,7 @@ def test_hostile_names_stay_names(name: str, tmp_path: Path) -> None:
     check_only_names(name, request, plan, HOSTILE, tmp_path)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("name", "case"), ALL_CASES)
 def test_one_script_carries_every_file_and_calls_the_main_one(
     name: str, case: str, tmp_path: Path
@@ -290,6 +294,7 @@ def variants(
 
 # Of a framework's cases each is asked another tenth of the changes, so that every change is made in
 # several of them.  The exhaustive tests ask all changes of all cases.
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("share", [10, pytest.param(1, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(("name", "case"), ALL_CASES)
 def test_nothing_that_is_asked_is_silently_left_out(name: str, case: str, share: int) -> None:

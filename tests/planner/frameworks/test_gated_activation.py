@@ -62,6 +62,7 @@ def written(name: str, cluster: str) -> tuple[PlanRequest, Bundle]:
     return request, frameworks.get(name).write(request, report.plan)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WRITTEN)
 def test_files_train_the_gate_of_gpt_oss_or_say_that_they_do_not(name: str) -> None:

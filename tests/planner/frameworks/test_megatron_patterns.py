@@ -110,6 +110,7 @@ def said_of_the_model(case: Case) -> list[tuple[str, Any]]:
     return [(flag.name, flag.value) for flag in flags if flag.group == "MODEL_ARGS"]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", PATTERNED)
 def test_what_is_written_reads_back_as_what_writes_it_again(name: str) -> None:
     for request, plan in drawn(name, 8):

@@ -57,6 +57,7 @@ def test_every_framework_reads_or_says_why_not(name: str) -> None:
     assert framework.reads_back != bool(framework.no_reader)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("name", "case"), [row for row in ALL_CASES if row[0] in READ])
 def test_the_named_cases_come_back(name: str, case: str) -> None:
     comes_back(frameworks.get(name), *CASES[name][case])
@@ -86,6 +87,7 @@ def a_drawn_launch_comes_back(name: str, data: st.DataObject) -> None:
         comes_back(framework, request, plan)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("name", "case"), ALL_CASES)
 def test_a_bundle_is_recognised_as_its_own_and_no_other(name: str, case: str) -> None:
     files = bundle(name, case).files

@@ -45,6 +45,7 @@ def ask(name: str, model: str, share: float) -> PlanRequest:
     )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("share", [1.0, pytest.param(0.45, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("name", frameworks.FRAMEWORKS)
 def test_every_plan_of_a_ranking_is_written(name: str, share: float) -> None:

@@ -48,6 +48,7 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
 
 
+@pytest.mark.slow
 def test_the_table_is_wide() -> None:
     rows = table().values()
     assert table().keys() == {*published(), *defaults()}
@@ -58,6 +59,8 @@ def test_the_table_is_wide() -> None:
     assert refused().keys() <= table().keys()
 
 
+@pytest.mark.slow
+@pytest.mark.one_in(3, quick=5)
 @pytest.mark.parametrize("id", table())
 def test_is_counted_as_by_transformers_or_refused(id: str) -> None:
     row = table()[id]
@@ -139,6 +142,7 @@ def test_the_whole_table_is_what_transformers_counts(id: str) -> None:
 
 # Of the bad values each key of each kind gets another seventh: all of them meet every common key.
 # The exhaustive tests give all to all.
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "share",
     [pytest.param(7, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.exhaustive)],

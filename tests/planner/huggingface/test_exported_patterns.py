@@ -56,6 +56,7 @@ def looked(made: Any) -> ModelSpec:
 
 
 # The modules of Gemma 4 do not say that layers share keys, nor which width belongs to which kind.
+@pytest.mark.one_in(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("family", [one for one in FAMILIES if one != "gemma4_text"])
 def test_what_is_read_of_a_family_is_written_and_builds_the_same_model(family: str) -> None:
@@ -150,6 +151,7 @@ def tiers() -> Iterator[Any]:
         seen.add(kind)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(tiers()))
 def test_every_preset_is_built_by_transformers_or_listed(name: str) -> None:

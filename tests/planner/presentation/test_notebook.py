@@ -97,6 +97,7 @@ MADE: dict[str, tuple[Callable[[], BaseModel], str, int]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MADE)
 def test_shown(name: str) -> None:
     make, says, pictures = MADE[name]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import planner
 from planner.documents.answer import EstimateAnswer
 
@@ -13,6 +15,7 @@ ASKED = {
 }
 
 
+@pytest.mark.slow
 def test_an_answer_prints_its_screen() -> None:
     answer = planner.plan(ASKED)
     text = str(answer)

@@ -318,6 +318,7 @@ class TestOddSizes:
         for plan in outcome.best:
             assert plan.accelerators == asked.cluster.accelerators
 
+    @pytest.mark.slow
     def test_tensor_parallelism_inside_a_rack(self) -> None:
         limits = {"tp": Bounds(min=16)}
         asked = ask("llama-3.1-405b", "2xgb200-nvl72", 8192, 144, limits=limits)
@@ -358,6 +359,7 @@ class TestCountsAndOrder:
         values = [value_of(asked, plan) for plan in best]
         assert values == sorted(values)
 
+    @pytest.mark.slow
     def test_same_question_same_answer(self) -> None:
         asked = ask("mixtral-8x7b", "2x8xh100-sxm", 4096, 64)
         assert search(asked).best == search(asked).best
@@ -371,11 +373,13 @@ class TestCountsAndOrder:
         assert np.all(np.diff(peaks) < 0)
         assert times[0] == value_of(asked, outcome.best[0])
 
+    @pytest.mark.slow
     def test_cost_and_speed_agree_on_one_cluster(self) -> None:
         fast = search(ask("llama-3.1-8b", "2x8xh100-sxm", 4096, 64)).best[0]
         cheap = search(ask("llama-3.1-8b", "2x8xh100-sxm", 4096, 64, objective="cost")).best[0]
         assert fast == cheap
 
+    @pytest.mark.slow
     def test_memory_headroom_needs_least(self) -> None:
         asked = ask("llama-3.1-8b", "2x8xh100-sxm", 4096, 64)
         lean = search(ask("llama-3.1-8b", "2x8xh100-sxm", 4096, 64, objective="memory_headroom"))

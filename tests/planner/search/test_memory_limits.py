@@ -125,6 +125,7 @@ def test_why_says_that_the_risk_is_too_large(turned_away: WhyAnswer) -> None:
     assert needed <= room_of(asked(memory_risk=0.01)).of(rows)[0] < capacity(asked())
 
 
+@pytest.mark.slow
 def test_what_fits_by_bytes_alone_misses_by_what_the_risk_takes() -> None:
     """The nearest miss is over the room that the risk leaves, not over the memory."""
     least = searched(asked(objective="memory_headroom", recompute="none", tp=8)).best[0]
@@ -161,6 +162,7 @@ def test_stages_of_a_mixed_cluster_keep_to_it() -> None:
         assert found.fits is fits
 
 
+@pytest.mark.slow
 def test_the_screen_says_why_it_is_turned_away(turned_away: WhyAnswer) -> None:
     console = Console(width=100, file=io.StringIO())
     with console.capture() as shown:

@@ -81,6 +81,7 @@ def test_windows_first_and_full_attention_last() -> None:
     assert seconds < 0.75 * even_s
 
 
+@pytest.mark.one_in(1, quick=4)
 @pytest.mark.parametrize(("layers", "pp"), [(61, 16), (62, 8), (67, 8), (61, 32)])
 @pytest.mark.parametrize("framework", [None, "megatron"])
 def test_layers_that_do_not_divide_get_a_plan(layers: int, pp: int, framework: str | None) -> None:

@@ -36,6 +36,7 @@ def space_of(framework: str, model: object, **limits: object) -> Space:
     return Space(request, rules)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("framework", "model"),
     [

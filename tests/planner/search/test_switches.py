@@ -76,6 +76,7 @@ def test_a_better_switch_is_never_slower_nor_larger(framework: str, model: str) 
     assert tried > 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", ["torchtitan", "deepspeed", "nanotron"])
 def test_the_best_plan_is_that_of_every_combination(framework: str) -> None:
     request, rules = prepared(asked("llama-3.1-8b", "1x8xh100-sxm", framework))

@@ -26,6 +26,7 @@ READ = [
 ALLOWED = {"precision_unsupported"}
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "case"), READ)
 def test_a_bundle_is_not_refused(name: str, case: str) -> None:

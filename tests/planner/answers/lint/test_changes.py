@@ -80,6 +80,7 @@ def tier(place: int, name: str) -> Any:
     return pytest.mark.slow if place % 2 else pytest.mark.exhaustive
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=tier(place, name)) for place, name in enumerate(PLANTED)]
 )

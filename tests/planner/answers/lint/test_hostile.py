@@ -83,6 +83,7 @@ LONG = ("doubling written out", "many options")
 LIMIT = 60_000_000  # calls: what would run for ever makes more
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("where", ["before", "after"])
 @pytest.mark.parametrize("line", RUNS.values(), ids=RUNS)
 def test_nothing_runs(ask: Any, tmp_path: Path, line: str, where: str) -> None:

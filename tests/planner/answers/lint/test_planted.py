@@ -197,6 +197,7 @@ def test_as_many_faults_of_as_many_kinds_as_there_should_be() -> None:
     assert {fault.launch for fault in FAULTS.values()} == set(LAUNCHES)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_found_by_its_code_and_line(name: str) -> None:
     fault = FAULTS[name]

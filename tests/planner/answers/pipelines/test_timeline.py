@@ -208,6 +208,7 @@ def plan_times(stages: int, chunks: int) -> Times:
     return times
 
 
+@pytest.mark.slow
 def test_of_a_plan() -> None:
     request = answers.request()
     plan = ParallelPlan(tp=4, pp=4, dp=4, vpp=2, schedule="interleaved-1f1b")

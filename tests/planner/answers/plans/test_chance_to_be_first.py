@@ -60,6 +60,7 @@ def features(asked: PlanRequest, priced: Priced) -> ErrorFeatures:
     return error_features(asked.model, asked.cluster, asked.training, priced.plan, priced.parts_s)
 
 
+@pytest.mark.slow
 def test_the_first_plans_have_chances(answer: PlanAnswer) -> None:
     """Ten of them, however many are listed; the ones listed come first."""
     found = answer.contenders

@@ -61,6 +61,7 @@ def test_the_headline_is_the_fastest_of_all_frameworks(answer: PlanAnswer) -> No
     assert list(found.values()) == sorted(found.values())
 
 
+@pytest.mark.slow
 def test_by_memory_the_frameworks_stand_in_the_order_of_their_free_memory() -> None:
     answer = find(asked(objective="memory_headroom", top_k=1))
     peaks = [one.plan.memory.peak_bytes for one in answer.frameworks]
@@ -93,6 +94,7 @@ def test_a_plan_that_no_framework_launches_says_why(model: str, cluster: str, wh
     assert re.match(why, found.no_launch or "")
 
 
+@pytest.mark.slow
 def test_a_plan_that_is_launched_says_no_such_thing(answer: PlanAnswer) -> None:
     assert answer.no_launch is None
 
@@ -128,6 +130,7 @@ def test_frameworks_searched_together_find_what_each_finds_alone(model: str) -> 
     assert fastest(request).outcome.best == best.best[:1]
 
 
+@pytest.mark.slow
 def test_all_frameworks_are_priced_in_a_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several sizes too: not once per framework."""
     calls = counted(monkeypatch)
@@ -154,6 +157,7 @@ def test_where_the_first_framework_is_not_the_fastest_all_is_told_of_the_fastest
     assert entries[0].outcome.pareto == alone.pareto
 
 
+@pytest.mark.slow
 def test_every_plan_of_the_list_can_be_launched(answer: PlanAnswer) -> None:
     assert answer.launch is not None
     framework = frameworks.get(answer.launch.framework)
@@ -161,6 +165,7 @@ def test_every_plan_of_the_list_can_be_launched(answer: PlanAnswer) -> None:
         assert not framework.reasons(asked(), one.plan)
 
 
+@pytest.mark.slow
 def test_picks(answer: PlanAnswer) -> None:
     first, recommended, roomy = (pick.plan for pick in answer.picks)
     assert first == answer.best
@@ -171,6 +176,7 @@ def test_picks(answer: PlanAnswer) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_recommended_is_simpler_than_a_fastest_that_has_room() -> None:
     """What is nearly full is not recommended, however simple."""
     answer = find(asked("llama-3.1-70b", cluster="8x8xh100-sxm"))
@@ -231,6 +237,7 @@ def test_a_schedule_that_no_framework_runs_is_priced_without_a_launch() -> None:
         )
 
 
+@pytest.mark.slow
 def test_no_framework_reduces_gradients_in_fp32_on_a_tpu() -> None:
     found = find(asked(cluster="1x16xtpu-v5p"))
     assert found.best is not None

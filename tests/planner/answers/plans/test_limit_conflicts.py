@@ -55,6 +55,7 @@ def test_where_one_is_found_no_plan_is_legal(case: int) -> None:
     assert answer.counts.costed == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "mixtral-8x7b"])
 def test_the_degrees_of_a_plan_that_fits_are_none(model: str) -> None:
     answer = find(asked(model))
@@ -69,6 +70,7 @@ def test_emit_names_it() -> None:
         emit(asked(micro_batch_size=3))
 
 
+@pytest.mark.slow
 def test_memory_says_what_the_least_plan_needs() -> None:
     answer = find(asked("llama-3.1-405b", "1x8xh100-sxm"))
     assert answer.conflicts == ()

@@ -32,6 +32,7 @@ def ask(batch: int, **search: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("batch", "inside"), [(1024, "pp"), (16, "dp")])
 def test_the_search_finds_what_trying_all_finds(batch: int, inside: str) -> None:
     request = parse_request(ask(batch))
@@ -53,6 +54,7 @@ def test_the_search_finds_what_trying_all_finds(batch: int, inside: str) -> None
     assert best.plan.rank_order == f"tp-cp-ep-{'pp-dp' if inside == 'pp' else 'dp-pp'}"
 
 
+@pytest.mark.slow
 def test_the_answer_names_a_faster_order_that_was_not_searched() -> None:
     answer = plan(ask(1024))
     assert answer.best is not None
@@ -87,6 +89,7 @@ def test_ranks_says_each_order_and_what_it_puts_on_the_links() -> None:
     assert ranks(request, lone, "megatron").rank_orders == ()
 
 
+@pytest.mark.slow
 def test_screens(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--model", "llama-3.1-8b", "--cluster", "hgx-a100-1x200g", "--nodes", "2"]
     words += ["--seq-length", "2048", "--global-batch-size", "1024", "--pp", "4"]

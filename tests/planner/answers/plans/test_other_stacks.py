@@ -67,6 +67,7 @@ def test_a_plan_says_what_it_rests_on(cluster: str) -> None:
     assert answer.best.error_band.accelerator_rows == 0
 
 
+@pytest.mark.slow
 def test_a_known_chip_says_none_of_it() -> None:
     answer = plan_answers.find(asked("2x8xh100-sxm"))
     assert answer.best is not None

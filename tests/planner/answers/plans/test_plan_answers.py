@@ -71,6 +71,7 @@ class TestAnswer:
             check_report(report, request)
             assert report.fits
 
+    @pytest.mark.slow
     def test_days_cost_and_energy_follow_from_the_tokens(self, answer: PlanAnswer) -> None:
         best = answer.best
         assert best is not None
@@ -89,6 +90,7 @@ class TestAnswer:
         assert best is not None
         assert (best.days, best.cost_usd, best.energy_kwh) == (None, None, None)
 
+    @pytest.mark.slow
     def test_closed_sets(self, answer: PlanAnswer) -> None:
         assert set(answer.counts.rejected) <= set(REASONS)
         assert {a.axis for a in answer.space} >= {"tp", "pp", "zero_stage", "micro_batch_size"}
@@ -104,17 +106,20 @@ class TestAnswer:
         assert {"batch_ramp_up", "packing", "frozen"} <= codes
         assert {"efficiency", "moe_imbalance"} <= {n.code for n in answer.best.assumptions}
 
+    @pytest.mark.slow
     def test_fallback_profiles_are_marked(self) -> None:
         assert find(ask(cluster="1x8xa40", batch=8)).profile.kind == "fallback"
 
 
 class TestBaseline:
+    @pytest.mark.slow
     def test_is_never_faster_than_the_best(self, answer: PlanAnswer, dense: PlanAnswer) -> None:
         for baseline in (answer.baseline, dense.baseline):
             assert baseline is not None
             assert baseline.speedup >= 1.0
             assert baseline.report.fits
 
+    @pytest.mark.slow
     def test_uses_recompute_only_where_nothing_fits_without(self, dense: PlanAnswer) -> None:
         roomy = dense.baseline
         tight = find(ask("llama-3.1-70b", cluster="1x8xh200-sxm", batch=8)).baseline
@@ -122,6 +127,7 @@ class TestBaseline:
         assert roomy.report.plan.recompute == "none"
         assert tight is None or tight.report.plan.recompute == "full"
 
+    @pytest.mark.slow
     def test_uses_the_memory_that_there_is(self) -> None:
         """Four micro-batches per stage of a pipeline, all of the batch without one."""
         alone = find(ask("gpt2", cluster="1x4xh100-sxm", seq=1024, batch=64)).baseline
@@ -150,6 +156,7 @@ class TestNothingFits:
         half = ask("llama-3.1-405b", f"{nodes.set['nodes'] // 2}x8xh100-sxm", 8192, 64)
         assert find(half).best is None
 
+    @pytest.mark.slow
     def test_offload_is_offered_where_it_helps(self) -> None:
         """On two nodes; on one it is searched at once."""
         answer = find(ask("llama-3.1-8b", "2x1xa40", 2048, 2))
@@ -191,6 +198,7 @@ def test_every_field_can_be_estimated(fields: dict[str, object]) -> None:
 
 
 class TestLaunch:
+    @pytest.mark.slow
     def test_a_schedule_that_none_runs_heads_nothing(self) -> None:
         limits = {"pp": Bounds(values=(4,)), "schedule": Bounds(values=("zb-h2", "1f1b"))}
         found = find(ask("llama-3.1-8b", "4x8xh100-sxm", limits=limits, top_k=1))
@@ -199,11 +207,13 @@ class TestLaunch:
         assert found.best.plan.schedule == "1f1b"
         assert (found.launch.plan, found.launch.slower_by) == (found.best, 0.0)
 
+    @pytest.mark.slow
     def test_none_where_nothing_runs_it(self) -> None:
         limits = {"pp": Bounds(values=(4,)), "schedule": Bounds(values=("v-half",))}
         assert find(ask("llama-3.1-8b", "4x8xh100-sxm", limits=limits)).launch is None
 
 
+@pytest.mark.slow
 def test_a_profile_says_what_it_changes() -> None:
     """Planned with another profile: the usual best plan beside it, both priced by the new one."""
     document = {
@@ -246,6 +256,7 @@ def test_what_muon_is_taken_to_do_is_said(plan: dict[str, Any], text: str) -> No
     assert text in note.text
 
 
+@pytest.mark.slow
 def test_samples_of_many_lengths_may_be_assigned_to_ranks() -> None:
     """Opened, the search takes it where long samples are few, and says how many ranks they get."""
     lengths = (1000,) * 15 + (32768,)

@@ -59,6 +59,8 @@ def test_every_recipe_is_a_plan_of_a_model_that_is_known() -> None:
     assert len({one.shape for one in recipes()}) >= 60
 
 
+@pytest.mark.slow
+@pytest.mark.one_in(1, quick=4)
 @pytest.mark.parametrize(
     ("question", "name"),
     [
@@ -87,6 +89,7 @@ def test_the_recipe_of_the_same_model_accelerator_and_scale(
     assert found.slower_by >= -1e-9
 
 
+@pytest.mark.slow
 def test_field_by_field_the_recipe_becomes_the_best_plan() -> None:
     """What both plans say of all fields is in the changes, and each is priced on its own."""
     request, answer = answered("llama-3.1-70b", "8x8xb200", 8192, 256)
@@ -183,6 +186,8 @@ def test_a_model_without_recipes_has_none_and_no_error() -> None:
     assert published_recipe(request, cost_model(request), None) is None
 
 
+@pytest.mark.slow
+@pytest.mark.one_in(1, quick=3)
 @pytest.mark.parametrize("share", [6, pytest.param(1, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("cluster", ["3x8xh100-sxm", "1x1xrtx-4090", "4x4xtpu-v5p"])
 def test_no_preset_is_an_error(cluster: str, share: int) -> None:
@@ -200,6 +205,7 @@ def test_no_preset_is_an_error(cluster: str, share: int) -> None:
         assert np.all(needed <= room_of(request).of(plans))
 
 
+@pytest.mark.slow
 def test_it_is_written_by_its_own_framework_or_says_why_not() -> None:
     bundle = emit(asked("llama-3.1-8b", "1x8xb200", 8192, 128), pick="published-recipe")
     assert bundle.framework == "megatron-bridge"
@@ -225,6 +231,7 @@ def test_a_recipe_that_its_framework_cannot_run_here_is_not_offered() -> None:
     assert "cannot run it: its launch files train on the next" in (pairs.problem or "")
 
 
+@pytest.mark.slow
 def test_a_recipe_is_written_in_the_types_that_its_framework_trains_in() -> None:
     """Torchtune has no fp32 copy of adapters, and calls whole layers blocks."""
     bundle = emit(

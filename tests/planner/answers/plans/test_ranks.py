@@ -60,6 +60,7 @@ def test_links_are_those_of_the_tier_that_holds_a_group() -> None:
     assert found["pp"].ranks[0] == (0, 8, 16, 24)
 
 
+@pytest.mark.slow
 def test_an_order_that_breaks_locality_is_warned_of() -> None:
     plan = {"tp": 4, "sequence_parallel": True, "pp": 2, "dp": 4}
     assert not answer(**plan).warnings

@@ -11,6 +11,8 @@ import pytest
 
 from planner.cli import run
 
+pytestmark = pytest.mark.slow
+
 ASKED = [
     "--model", "llama-3.1-8b", "--cluster", "1x8xh100-sxm", "--seq-length", "8192",
     "--global-batch-size", "64",
@@ -35,7 +37,6 @@ class Page(HTMLParser):
         self.text += data
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "says", "pictures"),
     [
@@ -83,7 +84,6 @@ def test_hostile_names_stay_text(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "<script>alert(1)</script>" in page.text
 
 
-@pytest.mark.slow
 def test_a_notebook_shows_an_answer() -> None:
     """IPython's own formatter, in a process of its own: the answer's HTML, not its fields."""
     code = (

@@ -51,6 +51,7 @@ def test_no_other_degrees_are_faster() -> None:
     assert tuple(getattr(outcome.rival, name) for name in DEGREES) == second
 
 
+@pytest.mark.slow
 def test_what_is_told_of_a_rival(answer: PlanAnswer) -> None:
     best, rival = answer.best, answer.rival
     assert best is not None
@@ -68,6 +69,7 @@ def test_what_is_told_of_a_rival(answer: PlanAnswer) -> None:
     assert rival.sentence.startswith(f"{rival.claim}: ")
 
 
+@pytest.mark.slow
 def test_no_rival_where_degrees_are_given_or_time_is_not_sought() -> None:
     fixed = {name: Bounds(values=(value,)) for name, value in
              (("tp", 2), ("cp", 1), ("pp", 1), ("ep", 1), ("zero_stage", 1))}  # fmt: skip

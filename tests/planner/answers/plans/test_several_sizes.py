@@ -40,6 +40,7 @@ def of_nodes(card: str, counts: Sequence[int]) -> list[ClusterSpec]:
     return [parse_shorthand(f"{count}x8x{card}") for count in counts]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "training", "search"),
@@ -96,6 +97,7 @@ def test_where_the_spaces_are_too_large_together_each_is_searched_alone(
     assert [one.outcome.best for one in fastest_on_each(request, clusters)] == together
 
 
+@pytest.mark.slow
 def test_all_sizes_are_priced_in_a_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not once per size and framework, and few of the plans that are drawn."""
     calls = counted(monkeypatch)

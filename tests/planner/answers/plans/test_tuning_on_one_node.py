@@ -20,6 +20,7 @@ def answer(cluster: str, model: str = "llama-3.1-8b", **training: Any) -> PlanAn
     return found
 
 
+@pytest.mark.slow
 def test_four_bits_on_one_card_have_files_to_start() -> None:
     """The most common job there is."""
     found = answer("1x1xrtx-4090", frozen_dtype="nf4")
@@ -86,6 +87,7 @@ def test_nobody_means_bf16_on_a_v100() -> None:
     assert "/training/precision" in request.defaulted
 
 
+@pytest.mark.slow
 def test_where_nothing_fits_on_a_node_the_optimizer_is_offloaded_and_said() -> None:
     """All of 8.03 B parameters on four cards of 24 GiB: 12 bytes of each in host memory."""
     asked = {
@@ -109,6 +111,7 @@ def test_where_nothing_fits_on_a_node_the_optimizer_is_offloaded_and_said() -> N
         assert (other.best, other.opened, other.fallback) == (None, (), None)
 
 
+@pytest.mark.slow
 def test_where_nothing_fits_as_asked_a_trainer_trains_by_its_own_defaults_and_that_is_said() -> (
     None
 ):
@@ -130,6 +133,7 @@ def test_where_nothing_fits_as_asked_a_trainer_trains_by_its_own_defaults_and_th
     assert "as torchtune trains by itself" in (found.fallback or "")
 
 
+@pytest.mark.slow
 def test_70b_in_four_bits_on_two_cards_of_24_gb() -> None:
     """What FSDP with QLoRA is known for: the shards wait in host memory."""
     found = answer("1x2xrtx-4090", "llama-3.1-70b", frozen_dtype="nf4", seq_length=512)
@@ -153,6 +157,7 @@ def test_70b_in_four_bits_on_two_cards_of_24_gb() -> None:
         assert other.launch is None or other.launch.framework != "torchtune"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("framework", "cp"), [("trl", 1), ("axolotl", 2), ("llama-factory", 1)])
 def test_trainers_shard_adapters_where_copies_do_not_fit(framework: str, cp: int) -> None:
     """FSDP reduces gradients in the type of activations, where nobody said another.
@@ -181,6 +186,7 @@ def test_trainers_shard_adapters_where_copies_do_not_fit(framework: str, cp: int
     assert (kept.best, kept.fallback) == (None, None)
 
 
+@pytest.mark.slow
 def test_attention_sinks_take_the_kernel_that_has_them() -> None:
     """gpt-oss: transformers' families have them without flash attention only."""
     training = {"lora_targets": ["q_proj", "k_proj", "v_proj", "o_proj"], "seq_length": 2048}
@@ -218,6 +224,7 @@ DPO: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "search", [{}, {"framework": "trl"}, {"framework": "llama-factory", "micro_batch_size": 2}]
 )
@@ -232,6 +239,7 @@ def test_preferences_are_trained_as_trainers_do_by_themselves_too(search: dict[s
     assert (found.best.plan.zero_stage, found.best.plan.micro_batch_size) == (3, 2)
 
 
+@pytest.mark.slow
 def test_a_trainer_that_cannot_names_what_others_do_by_themselves() -> None:
     found = planner.plan({**DPO, "search": {"framework": "axolotl"}})
     assert isinstance(found, PlanAnswer)

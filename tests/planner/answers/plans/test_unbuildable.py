@@ -64,6 +64,7 @@ def test_a_request_that_it_refuses_is_no_model_that_it_cannot_build() -> None:
     assert "gradients accumulate in the type of the weights" in found.sentence
 
 
+@pytest.mark.slow
 def test_what_a_framework_runs_is_no_case_of_it() -> None:
     assert find(parse_request(asked("megatron"))).unbuildable is None
     starved = {**asked("megatron"), "model": "llama-3.1-405b", "cluster": "1x1xh100-sxm"}

@@ -33,6 +33,7 @@ def test_each_saving_is_that_of_the_best_plan_with_this_value_alone() -> None:
     assert list(answer.held_fixed) == sorted(answer.held_fixed, key=lambda one: -one.saves)
 
 
+@pytest.mark.slow
 def test_fp8_is_offered_where_the_hardware_has_it() -> None:
     offered = {one.field: one for one in find(asked()).held_fixed}
     assert (offered["precision"].value, offered["precision"].other) == ("bf16", "fp8")
@@ -42,6 +43,7 @@ def test_fp8_is_offered_where_the_hardware_has_it() -> None:
     assert "precision" not in {one.field for one in older}
 
 
+@pytest.mark.slow
 def test_a_schedule_that_the_framework_does_not_run_says_who_does() -> None:
     limits = {"pp": {"min": 4, "max": 4}, "micro_batch_size": {"values": [1]}}
     request = asked(search={"framework": "megatron", "limits": limits})

@@ -139,6 +139,7 @@ def test_the_rule_is_named(
 
 
 # A search each: of the cases of one reason the first; the others with the exhaustive tests.
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "request_", "fields", "named"),

@@ -18,7 +18,6 @@ from planner.answers.reinforcement.parsing import parse_reinforcement
 from planner.documents.problems import RequestError
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.step_trainers import TRAINERS
-from tests.fixtures import tiers
 from tests.fixtures.canonical import canonical
 from tests.fixtures.launches import joining, run_script, written
 
@@ -46,7 +45,9 @@ READERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("staleness", tiers.one_in(2, [0, 4, 1]))
+@pytest.mark.slow
+@pytest.mark.one_in(4)
+@pytest.mark.parametrize("staleness", [0, 4, 1])
 @pytest.mark.parametrize("trainer", READERS)
 def test_they_read_back_as_the_plan(trainer: str, staleness: float) -> None:
     staleness = max(staleness, TRAINERS[trainer].freshest)  # type: ignore[index]
@@ -85,6 +86,8 @@ def test_what_verl_is_told() -> None:
     assert "verl.trainer.main_ppo" in bundle.files["launch.sh"]
 
 
+@pytest.mark.slow
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("staleness", [0, 4])
 @pytest.mark.parametrize("trainer", READERS)
 def test_what_nobody_asked_for_is_the_trainers_default(trainer: str, staleness: float) -> None:
@@ -126,6 +129,7 @@ def test_what_nemo_rl_is_told() -> None:
     assert document["policy"]["train_global_batch_size"] == 512
 
 
+@pytest.mark.slow
 def test_a_plan_that_the_trainer_cannot_run_has_no_files() -> None:
     request = {**asked(), "search": {"framework": "torchtitan"}}
     with pytest.raises(NothingFits, match="no launch files: verl can't run"):
@@ -134,6 +138,7 @@ def test_a_plan_that_the_trainer_cannot_run_has_no_files() -> None:
         files(parse_reinforcement(asked(trainer="nemo-rl", algorithm="ppo")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trainer", "changes", "field", "said"),
     [
@@ -211,6 +216,7 @@ def test_trainers_that_generate_apart_need_the_nodes_of_a_given_plan() -> None:
         parse_reinforcement(asked(trainer="prime-rl", cluster="4x8xh100-sxm", generation_tp=16))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trainer", ["verl", "openrlhf"])
 def test_engines_are_those_that_the_trainer_can_start(trainer: str) -> None:
     """OpenRLHF's and TRL's engines have no option for whole experts on each accelerator."""
@@ -259,6 +265,7 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "No launch files" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_screen_and_files_say_what_a_number_is_of(capsys: pytest.CaptureFixture[str]) -> None:
     """The most responses beside those expected; a step of full sequences beside what is spent."""
     step = [

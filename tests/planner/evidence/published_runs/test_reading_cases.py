@@ -297,6 +297,7 @@ WORDS = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     words=st.fixed_dictionaries(

@@ -31,6 +31,7 @@ def width(of: ErrorFeatures) -> float:
     return float(np.log(found.high_s / found.low_s))
 
 
+@pytest.mark.slow
 def test_an_answer_says_its_interval_and_what_it_rests_on() -> None:
     training = {"seq_length": 2048, "global_batch_size": 64}
     answer = plan({"model": "llama-3.1-8b", "cluster": "1x8xh100-sxm", "training": training})
@@ -73,6 +74,7 @@ def test_sources_of_other_software_on_the_same_library_are_called_so() -> None:
         assert f" (dense, {H100}, torch-based)" in band(1.0, features(runtime=runtime)).basis
 
 
+@pytest.mark.slow
 def test_kernels_that_were_not_measured_are_said() -> None:
     asked = {"model": "llama-3.1-8b", "training": {"seq_length": 2048, "global_batch_size": 64}}
     known, unmeasured = (

@@ -73,12 +73,14 @@ def _few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fit_first_sight, "SHOT_DRAWS", 6)
 
 
+@pytest.mark.one_in(1, quick=4)
 @pytest.mark.parametrize("shots", [0, 1, 3, 5])
 def test_intervals_hold_what_they_say(shots: int) -> None:
     """On the record that the prior was fitted to; the exhaustive tier leaves families out."""
     assert 0.75 < held(prior(), shots) < 0.9
 
 
+@pytest.mark.slow
 def test_one_scale_for_all_would_not_hold() -> None:
     one = replace(prior(), site={1.0: 1.0}, model={1.0: 1.0}, noise_scales={1.0: 1.0})
     small = replace(prior(), site={0.1: 1.0}, model={1.0: 1.0}, noise_scales={0.6: 1.0})
@@ -86,16 +88,19 @@ def test_one_scale_for_all_would_not_hold() -> None:
     assert held(one, 3) < 0.75
 
 
+@pytest.mark.slow
 def test_they_score_better_than_one_width_for_all() -> None:
     assert coverage(prior(), by_source(), 0).winkler < best_constant_winkler(by_source())
 
 
+@pytest.mark.slow
 def test_three_runs_of_a_source_take_a_fifth_off_the_error() -> None:
     enough = {key: own for key, own in by_source().items() if len(own) >= 5}
     none, three = (coverage(prior(), enough, shots) for shots in (0, 3))
     assert three.median_abs_ln < 0.8 * none.median_abs_ln
 
 
+@pytest.mark.slow
 def test_chosen_runs_tell_more_than_random_ones() -> None:
     """Chosen before anything is measured; of sources with runs enough to choose among."""
     enough = {key: own for key, own in by_source().items() if len(own) >= 7}

@@ -99,6 +99,7 @@ def test_chances_hold_for_sources_left_out(published: list[Prediction]) -> None:
         assert abs(share - chance) <= 1.5 * np.sqrt(chance * (1.0 - chance) / peaks().sources)
 
 
+@pytest.mark.slow
 def test_what_ran_out_was_likely_to(published: list[Prediction]) -> None:
     chances: dict[bool, list[float]] = {True: [], False: []}
     for one in published:

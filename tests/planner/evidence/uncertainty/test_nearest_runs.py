@@ -28,6 +28,7 @@ def of(**changed: Any) -> Evidence:
     return evidence(asked.model, asked.cluster, asked.training, asked.named_plan)
 
 
+@pytest.mark.one_in(1, quick=4)
 @pytest.mark.parametrize("source", ["sc21_t2", "titan_h200", "mlperf_dsv3", "mlm_golden"])
 def test_the_table_is_current(source: str) -> None:
     """Else: python -m tools.accuracy.write_scored_runs --write."""

@@ -115,6 +115,7 @@ def test_it_is_written_and_read() -> None:
     assert read(document) == published()
 
 
+@pytest.mark.slow
 def test_scales_are_found_again() -> None:
     """Of runs drawn from known scales; a factor that takes no time keeps its prior."""
     random = np.random.default_rng(3)

@@ -142,6 +142,7 @@ LOGS_READ: dict[str, tuple[str, float, dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOGS_READ)
 def test_run_is_what_the_log_says(name: str) -> None:
     code_base, seconds, said = LOGS_READ[name]

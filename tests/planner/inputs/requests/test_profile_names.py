@@ -106,6 +106,7 @@ def test_commands_take_it(saved: Path, capsys: pytest.CaptureFixture[str], tmp_p
         assert said[0] != said[1]
 
 
+@pytest.mark.slow
 def test_accuracy_takes_it_for_rows_of_the_profile_it_extends(
     saved: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

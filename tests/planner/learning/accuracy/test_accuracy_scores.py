@@ -79,6 +79,7 @@ def test_kendall_tau_is_its_definition(pairs: list[tuple[int, int]]) -> None:
     assert kendall_tau(x, y) == wanted
 
 
+@pytest.mark.slow
 def test_kendall_tau_of_many() -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(size=100_000)

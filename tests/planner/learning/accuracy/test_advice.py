@@ -60,6 +60,7 @@ def test_the_questions_are_spread() -> None:
     assert {one.recipe.by for one in QUESTIONS if one.recipe} == {"AMD", "Meta", "NVIDIA"}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("question", tiers(QUESTIONS), ids=lambda one: one.name)
 def test_advice(question: Question) -> None:
@@ -106,6 +107,7 @@ def compared(row: Row, recipe: Recipe) -> None:
     assert bool(beside.reason) or beside.gap == 0.0
 
 
+@pytest.mark.slow
 def test_a_question_without_a_plan() -> None:
     """The row says why, and the page still has a line for it."""
     question = SMALL.model_copy(update={"model": "llama-3.1-405b", "recipe": recipe(dp=8)})
@@ -189,6 +191,7 @@ def test_the_questions_on_fine_tuning_are_spread() -> None:
     assert len(cards) >= 6
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("question", tiers(TUNING), ids=lambda one: one.name)
 def test_advice_on_fine_tuning(question: Question) -> None:

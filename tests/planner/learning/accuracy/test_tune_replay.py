@@ -9,10 +9,11 @@ from planner.learning.accuracy.predict import predict
 from tests.planner.learning.accuracy.published import predictions
 from tools.accuracy.tune_replay import lines, tuned_groups
 
+pytestmark = pytest.mark.slow
+
 MODEL = "GPT-181B (BLOOM prequel)"
 
 
-@pytest.mark.slow
 def test_a_recorded_group() -> None:
     """22 plans of one model: known after a few, where intervals alone ask for most of them."""
     rows = [run for run in read_runs(PUBLISHED_RUNS) if run["model"] == MODEL]
@@ -28,7 +29,6 @@ def test_a_recorded_group() -> None:
     assert good.startswith("within 1% of the best when the policy ends:")
 
 
-@pytest.mark.slow
 def test_all_recorded_groups() -> None:
     """At most half the runs that trying in predicted order takes until the best is known."""
     found = list(tuned_groups(predictions()))

@@ -136,6 +136,7 @@ def test_learned_runs_are_answered_nearer() -> None:
     assert sum(after) < 0.6 * sum(before)
 
 
+@pytest.mark.slow
 def test_search_ranks_by_the_site_s_times() -> None:
     limits = {"tp": 4, "recompute": "full", "schedule": "1f1b", "memory_risk": 1.0}
     request = asked("lab", plan=None, search={**limits, "framework": "megatron"})

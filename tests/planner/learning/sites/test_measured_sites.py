@@ -150,6 +150,7 @@ def test_both_are_shown_and_forgotten(planner: Planner) -> None:
     assert profiles.calibrations() == {}
 
 
+@pytest.mark.slow
 def test_planning_says_what_the_calibration_changed() -> None:
     profiles.save(calibrated(H100, 1e13))
     document = {name: value for name, value in REQUEST.items() if name != "plan"}

@@ -59,6 +59,7 @@ def answer(request: pytest.FixtureRequest) -> TimelineAnswer:
     return drawn
 
 
+@pytest.mark.one_in(2)
 def test_svg(answer: TimelineAnswer) -> None:
     text = svg(answer)
     root = ElementTree.fromstring(text)
@@ -89,6 +90,7 @@ def assert_closed(text: str) -> None:
     assert set(re.findall(r"[a-z]+://[^\s\"'<]+", text)) <= {"http://www.w3.org/2000/svg"}
 
 
+@pytest.mark.one_in(2)
 def test_html(answer: TimelineAnswer) -> None:
     text = html(answer)
     assert text.startswith("<!doctype html>")
@@ -107,6 +109,7 @@ def test_html(answer: TimelineAnswer) -> None:
     assert rows == [str(rank) for rank in range(answer.stages)]
 
 
+@pytest.mark.one_in(2)
 def test_trace(answer: TimelineAnswer) -> None:
     document = json.loads(trace(answer))
     events = document["traceEvents"]

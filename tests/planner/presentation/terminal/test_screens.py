@@ -69,6 +69,7 @@ def drawn(draw: Callable[[Console], RenderableType], width: int = 80, colour: bo
     return page.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 @pytest.mark.parametrize("name", SCREENS)
 def test_is_one_screen(name: str, width: int) -> None:

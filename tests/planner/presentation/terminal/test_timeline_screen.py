@@ -38,6 +38,7 @@ def shown(width: int = 80, colour: bool = False, ascii_only: bool = False, **cas
     return page(lambda console: timeline_screen(answer, console), width, colour, ascii_only)
 
 
+@pytest.mark.one_in(3, quick=4)
 @pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
 @pytest.mark.parametrize("case", DRAWN)
 def test_fits_the_terminal(case: dict[str, Any], width: int) -> None:

@@ -100,6 +100,7 @@ def test_the_limit_of_time_ends_a_run(planner: Planner, tmp_path: Path) -> None:
     assert ended.stdout == (folder / "run.0.log").read_text() == "20 iterations\n"
 
 
+@pytest.mark.slow
 def test_budgets_end_it(planner: Planner) -> None:
     answer = asked(planner, "--gpu-hours", "0.5")
     assert answer["next"] is None
@@ -114,6 +115,7 @@ def test_budgets_end_it(planner: Planner) -> None:
     assert "Best measured" in out
 
 
+@pytest.mark.slow
 def test_runs_of_another_batch_measure_nothing_but_teach(planner: Planner) -> None:
     before = asked(planner, "--emit", "out")
     learn(planner, before, 2.0 * before["candidates"][0]["estimated_s"])
@@ -134,6 +136,7 @@ def cli_estimates(planner: Planner, words: list[str]) -> dict[str, float]:
     return {one["id"]: one["estimated_s"] for one in json.loads(out)["candidates"]}
 
 
+@pytest.mark.slow
 def test_a_plan_that_cannot_run_here_is_left_out(planner: Planner) -> None:
     first = asked(planner)["next"]["id"]
     answer = asked(planner, "--skip", first[3:9])

@@ -42,6 +42,7 @@ def test_a_healthy_machine(healthy: Path, capsys: pytest.CaptureFixture[str]) ->
     assert all(name in screen for name in found)
 
 
+@pytest.mark.slow
 def test_a_data_folder_that_cannot_be(
     healthy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

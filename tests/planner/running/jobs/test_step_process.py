@@ -17,6 +17,8 @@ from planner.running.jobs.step_worker import LEASE_EXPIRED, task_line
 from tests.fixtures.job_server import ENDLESS
 from tests.planner.learning.sites.runs import NAMES, run
 
+pytestmark = pytest.mark.slow
+
 TASK = {"questions": {"a": ENDLESS["base"] | {"training": {"seq_length": 1024}}}}
 
 

@@ -68,6 +68,7 @@ def test_a_row_of_a_plan_is_its_estimate() -> None:
         assert row["outcome"] == ("fits" if own.fits else "does_not_fit")
 
 
+@pytest.mark.slow
 def test_every_outcome_has_its_reason() -> None:
     precision = {"training.precision": "fp8", "cluster": "1x8xa100-sxm-80gb"}
     numbers = [*range(1, 257)]
@@ -216,6 +217,7 @@ def test_a_name_is_no_formula_of_a_spreadsheet(name: str) -> None:
     assert read["iteration_time_s"] == "-1.5"
 
 
+@pytest.mark.slow
 def test_parquet_holds_every_cell_with_its_type() -> None:
     rows = [
         {"batch": 1, "tokens": 10, "on": True, "huge": 2**70, "model": "x", "none": None},

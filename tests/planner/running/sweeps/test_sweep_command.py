@@ -42,6 +42,7 @@ def test_the_document_is_that_of_python(ask: Any, grid: Path) -> None:
     assert len(list(grid.with_suffix(".results").iterdir())) == 15
 
 
+@pytest.mark.slow
 def test_tables(ask: Any, grid: Path, tmp_path: Path) -> None:
     written = [tmp_path / "t.csv", tmp_path / "t.parquet"]
     code, out, _ = ask(grid, "--workers", 1, "--csv", written[0], "--parquet", written[1])

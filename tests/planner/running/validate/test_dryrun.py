@@ -410,6 +410,7 @@ def test_a_plan_that_the_script_cannot_run(
     assert "parallel" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limits", "said"),
     [(Limits(wall_s=0.5), "longer than 0.5 s"), (Limits(rss_bytes=2**20), "more than")],
@@ -421,6 +422,7 @@ def test_limits_end_the_trace(limits: Limits, said: str) -> None:
     assert not _traces(os.getpid())
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "sign",

@@ -199,13 +199,8 @@ def test_no_free_port(command: Command) -> None:
     assert "no free port" in document["detail"]
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive),
-        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_whoever_stops_it(command: Command, number: signal.Signals) -> None:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))

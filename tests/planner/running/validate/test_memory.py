@@ -163,6 +163,7 @@ class Layer(nn.Module):
         return x + F.dropout(self.down(F.gelu(self.up(self.mlp_norm(x)))), 0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("h", "a", "s", "b"), [(6144, 64, 2048, 4), (12288, 96, 2048, 1)])
 def test_a_layer_of_the_paper_to_the_byte(h: int, a: int, s: int, b: int) -> None:
     """34 sbh, the log-sum-exp of flash attention, and the norms' statistics (arXiv 2205.05198)."""

@@ -135,6 +135,7 @@ def test_the_pods_of_a_job_set_fit_their_schema() -> None:
     assert container["env"][0]["value"] == f"{name}-{replicated['name']}-0-0.{name}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("launcher", "path", "value", "why"),
     [
