@@ -66,6 +66,7 @@ def of_another_service(url: str) -> None:
 LOSSES = [made_again, without_tables, without_rows, of_another_service]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("lose", LOSSES)
 def test_a_lost_database_is_left_as_it_is(
     postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lose: Callable[[str], None]

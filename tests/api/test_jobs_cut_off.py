@@ -190,12 +190,13 @@ def remount(server: Server, folder: Path, mode: str) -> None:
 
 
 # A validation that goes on has shown what is to be shown; its run is long.
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("way", "to_its_end"),
     [
-        pytest.param("full", False, marks=pytest.mark.exhaustive),
-        pytest.param("read only", True, marks=pytest.mark.slow),
-        pytest.param("full", True, marks=pytest.mark.exhaustive),
+        ("full", False),
+        ("read only", True),
+        ("full", True),
     ],
 )
 def test_a_job_waits_for_space(

@@ -26,6 +26,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     place.clear()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("killed", ["fork server", "service"])
 def test_a_worker_ends_with_its_fork_server_and_its_service(place: Place, killed: str) -> None:
     server = place.serve()

@@ -213,7 +213,7 @@ def shared() -> dict[Any, Any]:
     return {("keys and values", None, None): keys, "per-layer inputs": inputs}
 
 
-@pytest.mark.one_in(1, quick=3)
+@pytest.mark.one_in(2, quick=2)
 @pytest.mark.parametrize("name", [*BLOCKS, *LAYERS])
 @pytest.mark.usefixtures("world")
 def test_parameters(name: str) -> None:
@@ -252,7 +252,7 @@ def flop(records: tuple[Record, ...], seen: float) -> float:
     return total
 
 
-@pytest.mark.one_in(1, quick=3)
+@pytest.mark.one_in(2, quick=2)
 @pytest.mark.parametrize("name", [*BLOCKS, *LAYERS])
 @pytest.mark.usefixtures("world")
 def test_flop(name: str) -> None:
@@ -425,7 +425,7 @@ def test_doubling_is_the_recurrence() -> None:
     torch.testing.assert_close(script.linear_scan(decay, x), torch.stack(states, 1))
 
 
-@pytest.mark.one_in(1, quick=3)
+@pytest.mark.one_in(2, quick=2)
 @pytest.mark.parametrize("name", [*BLOCKS, *LAYERS])
 @pytest.mark.usefixtures("world")
 def test_saved_bytes(name: str) -> None:

@@ -85,7 +85,7 @@ def costs_as_drawn() -> list[tuple[float, float]]:
     return [costs(model, plan) for model, plan in zip(models_as_drawn(), plans, strict=True)]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.slow
 @pytest.mark.parametrize(("document", "name"), CONDITIONAL)
 def test_a_field_that_is_not_read_has_no_effect(document: type[Spec], name: str) -> None:

@@ -58,7 +58,7 @@ def test_what_is_kept_of_one_batch_holds_for_another(name: str, training: dict[s
     assert _memo.cache_info().hits == kept + 1
 
 
-@pytest.mark.one_in(1, quick=3)
+@pytest.mark.one_in(2, quick=2)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(
     "cluster", [CLUSTERS[0], *(pytest.param(each, marks=pytest.mark.slow) for each in CLUSTERS[1:])]

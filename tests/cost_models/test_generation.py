@@ -164,7 +164,7 @@ class TestBatching:
         drafting = generate(one, each, 512, 64, cache_bytes=4e10, tokens_per_pass=2)
         assert drafting.decode_s == pytest.approx(made.decode_s / 2)
 
-    @pytest.mark.one_in(1, quick=3)
+    @pytest.mark.one_in(3)
     @pytest.mark.parametrize(("count", "room"), [(64, 64), (256, 64), (300, 128)])
     def test_equals_a_simulation_of_each_response(self, count: int, room: int) -> None:
         one = engine()
@@ -254,7 +254,7 @@ def simulated_steps_s(
 class TestCut:
     """Over-sampling, partial rollouts and tools, each against a simulation of each response."""
 
-    @pytest.mark.one_in(1, quick=4)
+    @pytest.mark.one_in(2, quick=2)
     @pytest.mark.parametrize("samples", [1, 4])
     @pytest.mark.parametrize("goes_on", [False, True])
     def test_a_step_ends_when_enough_prompts_have_ended(self, samples: int, goes_on: bool) -> None:

@@ -245,6 +245,7 @@ def next_lines(out: str) -> list[str]:
     return [line.strip() for line in out.partition("\nNext\n")[2].splitlines()]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "more",

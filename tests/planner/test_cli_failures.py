@@ -127,6 +127,7 @@ def test_our_fault(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # Each way to write once: a screen, a document, files, help.  The exhaustive tests have the rest.
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
@@ -155,6 +156,7 @@ def test_reader_that_leaves_early(words: str) -> None:
     assert (result.returncode, result.stderr) == (0, "")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("words", [["catalog"], ["catalog", "--json"], ["plan", *ALONE], ["-h"]])

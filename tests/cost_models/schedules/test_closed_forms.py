@@ -71,7 +71,7 @@ def check(name: str, p: int, v: int, m: int, costs: Seconds) -> None:
 
 @pytest.mark.parametrize(("name", "v"), [(n, v) for n, vs in CHUNKS.items() for v in vs])
 class TestAgainstTheSimulator:
-    @pytest.mark.one_in(1, quick=3)
+    @pytest.mark.one_in(2, quick=2)
     def test_extra_time(self, name: str, v: int) -> None:
         """Exact inside the region; outside not a number, so that nobody takes it for one."""
         first = FROM.get(name, lambda p: 1)

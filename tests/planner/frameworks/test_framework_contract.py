@@ -190,6 +190,7 @@ def test_comments_are_one_line_whatever_the_text() -> None:
     assert len(one_line(HOSTILE).splitlines()) == 1
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=examples(60), deadline=None)
 @given(drawn=launches())
@@ -221,6 +222,7 @@ def test_sentences_of_rules_name_what_a_context_and_a_plan_have(name: str) -> No
             assert rule.explain(context, plan)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=examples(150), deadline=None)
 @given(data=st.data())

@@ -344,6 +344,7 @@ def test_what_a_python_file_leaves_open_is_named(before: str, after: str, says: 
         of_python(RECIPE.replace(before, after))
 
 
+@pytest.mark.exhaustive
 def test_every_recipe_of_a_known_model_is_read_as_its_table_says() -> None:
     table, count, told = recipes.document()["recipes"], 0, set[str]()
     fields = {

@@ -109,7 +109,7 @@ def shape(model: ModelSpec, asked: ModelSpec) -> dict[str, Any]:
     return fields | {"layers": layers_of(model)}
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     ("which", "least"), [(one_of_each, 7), pytest.param(models, 8, marks=pytest.mark.exhaustive)]
 )

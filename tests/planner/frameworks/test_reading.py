@@ -63,6 +63,7 @@ def test_the_named_cases_come_back(name: str, case: str) -> None:
     comes_back(frameworks.get(name), *CASES[name][case])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", READ)
 @settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())

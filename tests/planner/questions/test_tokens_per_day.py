@@ -79,6 +79,7 @@ def test_in_the_description(service: str) -> None:
     assert "TokensPerDay" in document["components"]["schemas"]
 
 
+@pytest.mark.exhaustive
 def test_as_a_tool(wanted: float) -> None:
     import mcp
     from mcp.client.stdio import StdioServerParameters, stdio_client

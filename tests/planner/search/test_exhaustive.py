@@ -300,6 +300,7 @@ class TestOddSizes:
         assert best.pp == 16
         assert (best.first_stage_layers, best.last_stage_layers) == (7, 7)
 
+    @pytest.mark.one_in(2)
     @pytest.mark.slow
     @pytest.mark.parametrize(
         ("model", "cluster", "batch"),

@@ -40,6 +40,7 @@ def asked(model: str, cluster: str, framework: str) -> PlanRequest:
     ).for_framework(framework)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(("framework", "model"), CASES)
 def test_a_better_switch_is_never_slower_nor_larger(framework: str, model: str) -> None:

@@ -132,6 +132,7 @@ def test_every_preset_has_an_answer(name: str) -> None:
         assert set(row.cells) == set(answer.trainers)
 
 
+@pytest.mark.exhaustive
 def test_no_trainer_is_said_on_the_screen(planner: Planner) -> None:
     status, shown, _ = planner("fit", "--model", "gpt-oss-20b", "--lengths", "1k")
     assert status == 4

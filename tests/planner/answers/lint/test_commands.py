@@ -25,6 +25,7 @@ def script(name: str) -> str:
     return str(SCRIPTS / f"{name}.sh")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("name", "verdict", "code"),
     [

@@ -248,6 +248,7 @@ def test_pipelines_without_room_crowd_out_none_that_fits() -> None:
     assert found.options[0].kind == "pipeline"
 
 
+@pytest.mark.exhaustive
 def test_a_stated_pipeline_is_kept() -> None:
     found = find(request(FOUR_AND_FOUR, model="llama-3.1-70b", search={"tp": 8, "cp": 1, "pp": 8}))
     pipelines = [option.plan for option in found.options if option.kind == "pipeline"]

@@ -50,7 +50,7 @@ def drawn(model: str, training: dict[str, Any], several: int = 12) -> list[PlanR
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(1, quick=4)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("training", [{}, {"precision": "fp8"}, {"frozen": ["embedding"]}], ids=str)
 def test_together_they_are_what_each_is_alone(model: str, training: dict[str, Any]) -> None:

@@ -99,6 +99,7 @@ def test_a_plan_that_is_launched_says_no_such_thing(answer: PlanAnswer) -> None:
     assert answer.no_launch is None
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_the_best_plan_alone_is_that_of_the_whole_search(model: str) -> None:
@@ -116,6 +117,7 @@ def test_the_best_plan_alone_is_that_of_the_whole_search(model: str) -> None:
     assert sum(alone for alone, _ in costed) < 0.7 * sum(whole for _, whole in costed)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_frameworks_searched_together_find_what_each_finds_alone(model: str) -> None:

@@ -60,7 +60,7 @@ def test_every_recipe_is_a_plan_of_a_model_that_is_known() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(1, quick=4)
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("question", "name"),
     [

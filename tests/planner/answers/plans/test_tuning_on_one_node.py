@@ -157,6 +157,7 @@ def test_70b_in_four_bits_on_two_cards_of_24_gb() -> None:
         assert other.launch is None or other.launch.framework != "torchtune"
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("framework", "cp"), [("trl", 1), ("axolotl", 2), ("llama-factory", 1)])
 def test_trainers_shard_adapters_where_copies_do_not_fit(framework: str, cp: int) -> None:

@@ -73,7 +73,7 @@ def _few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fit_first_sight, "SHOT_DRAWS", 6)
 
 
-@pytest.mark.one_in(1, quick=4)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("shots", [0, 1, 3, 5])
 def test_intervals_hold_what_they_say(shots: int) -> None:
     """On the record that the prior was fitted to; the exhaustive tier leaves families out."""

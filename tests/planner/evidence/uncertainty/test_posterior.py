@@ -184,7 +184,7 @@ def test_runs_that_are_shown_teach_the_others() -> None:
     assert shots(runs[:3], (3,)) == {}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_three_runs_of_a_source_make_its_others_better() -> None:
     """In the mean over sources as they were first seen, and one run none worse.
 

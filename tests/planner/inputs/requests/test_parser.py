@@ -251,6 +251,7 @@ def test_all_problems_at_once() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "over",

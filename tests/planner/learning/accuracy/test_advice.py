@@ -60,7 +60,7 @@ def test_the_questions_are_spread() -> None:
     assert {one.recipe.by for one in QUESTIONS if one.recipe} == {"AMD", "Meta", "NVIDIA"}
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("question", tiers(QUESTIONS), ids=lambda one: one.name)
 def test_advice(question: Question) -> None:

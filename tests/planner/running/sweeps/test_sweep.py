@@ -33,6 +33,7 @@ PLANS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",

@@ -178,9 +178,8 @@ def test_a_sweep_that_was_ended_goes_on(
     assert early.items() <= stamps(again.kept).items()
 
 
-@pytest.mark.parametrize("backend", ["local", *(
-    pytest.param(name, marks=pytest.mark.exhaustive) for name in ("ray", "dask")
-)])  # fmt: skip
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("backend", ["local", "ray", "dask"])
 def test_a_question_that_kills_its_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:

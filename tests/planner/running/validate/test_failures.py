@@ -230,6 +230,7 @@ def test_killed_itself_it_takes_its_ranks_along(command: Command) -> None:
     assert marked(f"{MARK}={command.mark}") == []
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code"),

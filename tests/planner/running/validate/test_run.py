@@ -334,7 +334,7 @@ def test_gradients_and_saved_tensors(
     assert unexplained(request, found) == {}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_wrong_gradient_is_found(ranks: Ranks, reference: Any, tmp_path: Path) -> None:
     job = run_files.Job(
         words=("rotary_base=9000.0",), warmup_steps=0, steps=0, profiled_steps=0, memory=False,
