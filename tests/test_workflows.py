@@ -74,5 +74,14 @@ def test_the_citation_and_the_changelog_know_the_version() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["version"] == __version__
     assert citation["license"] == "Apache-2.0"
-    changes = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert changes[:2] == ["Unreleased", __version__]
+    versions = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert versions[0] == __version__
+
+
+@pytest.mark.slow
+def test_every_change_is_a_part_of_the_next_version() -> None:
+    command = [sys.executable, "-m", "towncrier", "build", "--draft", "--version", "next"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    files = {path.name for path in (ROOT / ".github" / "changes").iterdir()} - {"README.md"}
+    assert len(re.findall("^- ", done.stdout, re.MULTILINE)) == len(files)
