@@ -73,6 +73,37 @@ def ran(python: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    "command",
+    [("uv", "tool", "run", "--from"), ("pipx", "run", "--spec")],
+    ids=lambda words: words[0],
+)
+def test_it_runs_without_being_installed(
+    command: tuple[str, ...], wheel: Path, tmp_path: Path
+) -> None:
+    """`uvx parallel-planner` and `pipx run parallel-planner`; they need the network."""
+    pytest.importorskip(command[0])
+    folders = {name: str(tmp_path / name) for name in ("UV_CACHE_DIR", "UV_TOOL_DIR", "PIPX_HOME")}
+    words = ["--model", ASKED["model"], "--cluster", ASKED["cluster"]]
+    words += ["--seq-length", "4096", "--global-batch-size", "64", "--framework", "megatron"]
+    ran = subprocess.run(
+        [sys.executable, "-m", *command, wheel, "parallel-planner", "plan", *map(str, words)],
+        cwd=wheel.parent, env=os.environ | folders, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert "Best plan" in ran.stdout
+
+
 def test_python_plans_with_numpy_and_pydantic(tmp_path: Path) -> None:
     result = ran(environment(tmp_path, ["numpy", "pydantic"]), "-c", PLANS)
     assert result.returncode == 0, result.stderr
