@@ -25,8 +25,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from planner.version import __version__
 
@@ -45,7 +46,25 @@ __all__ = [
     "__version__", "emit", "estimate", "fit", "plan", "rl", "sensitivity", "size", "sweep", "why",
 ]  # fmt: skip
 
+P = ParamSpec("P")
+Answer = TypeVar("Answer")
 
+
+def _prints(function: Callable[P, Answer]) -> Callable[P, Answer]:
+    """The function, whose answers print their screens."""
+
+    @wraps(function)
+    def answered(*words: P.args, **named: P.kwargs) -> Answer:
+        from planner.presentation.print_answers import text
+
+        answer = function(*words, **named)
+        type(answer).__str__ = text  # type: ignore[assignment,method-assign]
+        return answer
+
+    return answered
+
+
+@_prints
 def plan(
     document: PlanRequest | Mapping[str, Any] | None = None, **parts: Any
 ) -> PlanAnswer | MixedAnswer:
@@ -65,6 +84,7 @@ def plan(
     )
 
 
+@_prints
 def estimate(
     document: PlanRequest | Mapping[str, Any] | None = None, **parts: Any
 ) -> EstimateAnswer:
@@ -75,6 +95,7 @@ def estimate(
     return plan_answers.estimate(request, request.named_plan)
 
 
+@_prints
 def why(document: PlanRequest | Mapping[str, Any] | None = None, **parts: Any) -> WhyAnswer:
     """Why the request's plan cannot run, does not fit or is not the best, and what would.
 
@@ -86,6 +107,7 @@ def why(document: PlanRequest | Mapping[str, Any] | None = None, **parts: Any) -
     return plan_answers.why(request, request.named_plan)
 
 
+@_prints
 def emit(
     document: PlanRequest | Mapping[str, Any] | None = None,
     *,
@@ -105,6 +127,7 @@ def emit(
     return emission.emit(_request(document, parts), launcher, pick)
 
 
+@_prints
 def size(document: Mapping[str, Any] | None = None, **parts: Any) -> SizingAnswer:
     """Days, cost and energy of a training on each kind and number of accelerators.
 
@@ -118,6 +141,7 @@ def size(document: Mapping[str, Any] | None = None, **parts: Any) -> SizingAnswe
     return compute(parse_sizing(asked))
 
 
+@_prints
 def fit(document: Mapping[str, Any] | None = None, **parts: Any) -> FitAnswer:
     """Which ways to fine-tune a model fit on given cards, by length of sequence, and how fast.
 
@@ -131,6 +155,7 @@ def fit(document: Mapping[str, Any] | None = None, **parts: Any) -> FitAnswer:
     return compute(parse_fit(asked))
 
 
+@_prints
 def sensitivity(
     document: PlanRequest | Mapping[str, Any] | None = None, **parts: Any
 ) -> SensitivityAnswer:
@@ -146,6 +171,7 @@ def sensitivity(
     return analysis.sensitivity(asked.request, asked.sensitivity)
 
 
+@_prints
 def rl(
     document: PlanRequest | Mapping[str, Any] | None = None, **parts: Any
 ) -> ReinforcementAnswer:
@@ -161,6 +187,7 @@ def rl(
     return step(parse_reinforcement(_document(document, parts)))
 
 
+@_prints
 def sweep(
     document: Mapping[str, Any] | None = None,
     *,
@@ -210,9 +237,7 @@ def _request(
     mixed_cluster: bool = False,
 ) -> PlanRequest:
     from planner.inputs.requests.parser import parse_request
-    from planner.presentation.print_answers import install
 
-    install()
     return parse_request(
         _document(document, parts), need_plan=need_plan, mixed_cluster=mixed_cluster
     )

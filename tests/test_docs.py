@@ -45,6 +45,13 @@ def test_schedules_are_drawn_as_they_are(name: str) -> None:
     assert kept == pictures.schedule(name), "python -m tools.pictures schedules"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", pictures.ILLUSTRATED)
+def test_examples_are_drawn_as_they_answer(name: str) -> None:
+    kept = (pictures.EXAMPLES / f"{name}.svg").read_text(encoding="utf-8")
+    assert kept == pictures.example(name), "python -m tools.pictures examples"
+
+
 @pytest.mark.parametrize(
     "page",
     [page for name in SHORT for page in sorted(DOCS.glob(f"{name}.md"))],

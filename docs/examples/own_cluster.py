@@ -6,7 +6,8 @@ from planner import plan
 from planner.documents.loading import parse_text
 
 request = parse_text(Path(__file__).with_suffix(".yaml").read_text())
-best = plan(request).best
+answer = plan(request)
+best = answer.best
 gib = best.memory.peak_bytes / 2**30
 print(f"{best.tokens_per_s:,.0f} tokens/s with {gib:.1f} GiB on the fullest GPU")
 

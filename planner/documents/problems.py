@@ -36,6 +36,9 @@ _KINDS = {
 }
 
 
+_LONGEST_LIST = 400  # characters of what is allowed, in a text
+
+
 class Problem(BaseModel):
     """One problem of a request: its place in the user's document, and what would be valid."""
 
@@ -53,8 +56,14 @@ class Problem(BaseModel):
         return self.model_dump(mode="json", exclude_defaults=True)
 
     def __str__(self) -> str:
-        hint = f"; did you mean {' or '.join(self.did_you_mean)}?" if self.did_you_mean else ""
-        return f"{self.pointer or '/'}: {self.detail}{hint}"
+        return f"{self.pointer or '/'}: {self.detail}{self._hint()}"
+
+    def _hint(self) -> str:
+        if self.did_you_mean:
+            return f"; did you mean {' or '.join(self.did_you_mean)}?"
+        allowed = ", ".join(map(str, self.allowed))
+        said = not allowed or allowed in self.detail or len(allowed) > _LONGEST_LIST
+        return "" if said else f"; allowed: {allowed}"
 
 
 class RequestError(ValueError):

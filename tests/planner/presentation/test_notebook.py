@@ -24,8 +24,8 @@ from planner.inputs.requests.model_import import described
 from planner.inputs.requests.parser import parse_cluster, parse_request
 from planner.learning.sites.learn_answer import LearnAnswer, ReadRun
 from planner.learning.sites.learned_step import learned_step
-from planner.presentation.drawing.page import fragment
-from planner.presentation.notebook import PARTS
+from planner.presentation.answer_screens import SCREENS
+from planner.presentation.notebook import html as shown
 from planner.running.autotune.next_run import Budget, bound, question, tune
 from tests.planner.inputs.logs.test_rl_steps import ASKED as STEP_ASKED
 from tests.planner.inputs.logs.test_rl_steps import LOGS
@@ -102,7 +102,7 @@ MADE: dict[str, tuple[Callable[[], BaseModel], str, int]] = {
 def test_shown(name: str) -> None:
     make, says, pictures = MADE[name]
     answer = make()
-    html = fragment(*PARTS[type(answer)](answer))
+    html = shown(answer)
     assert says in html
     assert html.count("<figure>") == pictures
 
@@ -115,4 +115,4 @@ def test_every_answer_has_a_screen() -> None:
         for name in re.findall(r"^class (\w+Answer)\(", source.read_text(), re.MULTILINE)
     }
     assert "AccuracyAnswer" in found
-    assert found - {kind.__name__ for kind in PARTS} == PLAIN
+    assert found - {kind.__name__ for kind in SCREENS} == PLAIN

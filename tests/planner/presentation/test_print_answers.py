@@ -26,6 +26,12 @@ def test_an_answer_prints_its_screen() -> None:
     assert isinstance(estimate, EstimateAnswer)
     assert str(estimate).count("tokens/s") == 1
     assert "The plan" in str(planner.why({**ASKED, "plan": {"tp": 2}}))
+    fits = planner.fit(
+        {"model": "llama-3.2-1b", "cluster": "1x1xrtx-4090", "fit": {"methods": ["lora"]}}
+    )
+    assert "LoRA  " in str(fits)
+    files = planner.emit({**ASKED, "plan": {"tp": 1}})
+    assert "torchrun" in str(files)
 
 
 def test_the_module_lists_its_functions() -> None:

@@ -70,5 +70,9 @@ def test_a_step_sees_the_sites_of_its_asker(
 ) -> None:
     """None: all sites are hidden."""
     storage.learn("lab", (run(NAMES[0]),))
-    found = answered(tmp_path, {**ENDLESS["base"], "site": "lab"}, CallerIdentity("ann", hidden))
+    try:
+        asker = CallerIdentity("ann", hidden)
+        found = answered(tmp_path, {**ENDLESS["base"], "site": "lab"}, asker)
+    finally:
+        storage.forget("lab")
     assert (found["outcome"] != "bad_input") is seen, found
