@@ -116,7 +116,7 @@ def photograph_page() -> None:
     """Write docs/pictures/page-light.png and page-dark.png."""
     with _browser_and_service() as (browser, address):
         for theme in ("light", "dark"):
-            page = browser.new_page(color_scheme=theme, viewport={"width": WIDTH, "height": HEIGHT})  # type: ignore[arg-type]
+            page = browser.new_page(color_scheme=theme, viewport={"width": WIDTH, "height": HEIGHT})
             page.goto(f"{address}/{_fragment({'request': ASKED})}")
             _settled(page)
             _write(FOLDER / f"page-{theme}.png", page.screenshot())
