@@ -62,6 +62,7 @@ def test_every_operation_is_asked(known: dict[str, APIOperation]) -> None:
     assert set(OPERATIONS) == set(known)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_keeps_its_contract(address: str, known: dict[str, APIOperation], operation: str) -> None:
     """Something wrong, which takes long to make up, is asked of every second operation here."""

@@ -21,7 +21,7 @@ import pytest
 import api
 from tests.fixtures.job_server import ENDLESS, SWEEP, Place, eventually
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exhaustive
 
 CONFIGURATION = Path(api.__file__).parent / "deploy" / "gateway.conf"
 PROGRAM = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")

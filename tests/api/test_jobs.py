@@ -70,6 +70,7 @@ def test_a_sweep_from_its_question_to_its_table(server: Server) -> None:
     assert server.http.get(job["links"]["self"]).status_code == 404
 
 
+@pytest.mark.exhaustive
 def test_a_dry_run_a_rank_at_a_time(server: Server) -> None:
     job = server.start("dryruns", TWO_RANKS | {"dryrun": {"ranks": [1]}})
     assert server.http.delete(job["links"]["self"]).status_code == 409

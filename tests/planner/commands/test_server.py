@@ -236,6 +236,7 @@ class Running:
         return self.process.returncode, out, err
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_cancels_a_sweep_and_prints_its_rows(tmp_path: Path, address: str) -> None:
     grid, client = tmp_path / "grid.json", Client(address)
     grid.write_text(json.dumps(ENDLESS))

@@ -85,6 +85,7 @@ def split(script: Any, rank: int, barrier: Barrier, found: list[Any]) -> None:
     script.C.cp, script.CP_RANK, script.of_ranks = RANKS, rank, of_ranks
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", BLOCKS)
 @pytest.mark.usefixtures("world")
 def test_ranks_of_a_sequence_compute_what_one_rank_does(name: str) -> None:

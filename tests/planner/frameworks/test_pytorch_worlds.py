@@ -68,6 +68,7 @@ def test_any_rank_of_any_world_is_built_without_memory(
         assert mesh.mesh.flatten().tolist() == own
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["hybrid", "delta", "local", "seeing"])
 def test_every_block_is_split_over_tensor_ranks(name: str, script: Callable[..., Any]) -> None:
     """A rank holds as many weights, in fp32, as the estimate has it hold."""
@@ -129,6 +130,7 @@ def test_experts_run_on_fake_tensors_where_their_loads_are_given(
     assert up.shape == (1, 1792 // 2, 512)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("name", "pp"), [*product(SCHEDULES, (2, 3, 4))])
 def test_a_schedule_is_legal_where_torch_can_make_it(name: str, pp: int) -> None:
     from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class

@@ -20,6 +20,7 @@ from tests.planner.answers.lint.test_scripts import PLANTED, SCRIPTS
 MENDED = ("no_overlap", "hand_split", "local_layers", "exposed", "gpt_857m", "llama3_8b")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", MENDED)
 def test_what_is_written_is_read_as_the_better_plan(name: str) -> None:
     cluster = parse_cluster(PLANTED[name][0])
@@ -103,6 +104,7 @@ def test_each_file_of_a_hook_is_a_launch_or_skipped(ask: Any, tmp_path: Path) ->
     assert (tmp_path / "clean.sh").read_text() == "rm -rf build\n"
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["few_micro_batches", "llama3_70b", "slurm_template", "ds_3d"])
 def test_what_is_written_brings_no_error(name: str) -> None:
     """Changes that a text cannot take without breaking are left to be made by hand."""

@@ -55,6 +55,7 @@ OF_2021 = {
 }  # fmt: skip
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "cluster", "batch", "tokens", "plan", "days"),
