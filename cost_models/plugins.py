@@ -2,7 +2,7 @@
 
 A package is registered in the entry points' group `parallel_planner.plugins`, by the plugin's name
 and the package's, and has folders like ours (docs/plugins.md).  What is broken is left out, and
-named by `problems`; names that are taken stay with whom they are.
+named by `problems`; a name that is already taken keeps its first owner.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def modules(folder: str) -> Iterator[Module]:
 
 
 def attribute(module: Module, name: str, kind: type[T]) -> T:
-    """What a module calls so.  Raises TypeError where it is of another kind."""
+    """The attribute of this name in a module.  Raises TypeError if it is of another kind."""
     value = getattr(import_module(module.path), name)
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be a {kind.__name__}, got {type(value).__name__}")

@@ -89,7 +89,7 @@ def step(done: int, total: int, best: Callable[[], dict[str, Any] | None] | None
 
 
 class Parts:
-    """Several searches told as one: the goal stands still, and the best is that of all of them."""
+    """Reports several searches as one: a fixed total, and the best result of all of them."""
 
     EACH = 1000  # steps of a part, however many it says itself
 

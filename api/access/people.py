@@ -2,7 +2,7 @@
 
 They are those of oauth2-proxy (--pass-user-headers, on by default): X-Forwarded-Email,
 X-Forwarded-User and X-Forwarded-Groups (pkg/apis/options/legacy_options.go, v7.15).  They are
-believed of calls that come from an address of PLANNER_TRUSTED_PROXIES itself, and of no others.
+trusted only on calls from an address in PLANNER_TRUSTED_PROXIES.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_NAME_LENGTH = 64  # limit on an owner's name in the store
 
 
 class Proxies(ProxyHeadersMiddleware):
-    """Takes a caller's address from a trusted proxy; `state.by_proxy`: one has sent the call."""
+    """Takes a caller's address from a trusted proxy, and then sets `state.by_proxy`."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # type: ignore[override]
         """Serve one call."""
@@ -55,7 +55,7 @@ def person(request: Request, roles: Mapping[str, Role]) -> Key | None:
     """Who is signed in, with the role of the group that may do most.
 
     None if nobody is signed in, or the call did not come from a trusted proxy.
-    Raises Refused for somebody of whose groups none has a role.
+    Raises Refused if none of the person's groups has a role.
     """
     if not roles or not getattr(request.state, "by_proxy", False):
         return None

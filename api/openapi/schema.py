@@ -221,7 +221,7 @@ def _sizing_request(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fit_request(request: dict[str, Any]) -> dict[str, Any]:
-    """A request without lengths and methods, which are in its part of their own."""
+    """A request to fit; lengths and methods are in its part `fit`."""
     parts = {"model": request["properties"]["model"], "cluster": text("name of cards or a node")}
     training = {"type": "object", "description": "fields of TrainingSpec; all may be left out"}
     return closed(parts | {"training": training, "fit": ref("FitSpec")}, ["model", "cluster"])

@@ -39,7 +39,7 @@ HEAD_CHUNK = 128.0
 
 @formula("1", "liger")
 def liger_chunk_tokens(model: ModelSpec, d: Dims) -> Array:
-    """Tokens of a chunk: whose logits are about as many elements as the input of all tokens."""
+    """Tokens per chunk: its logits have about as many elements as the input of all tokens."""
     parts = np.ceil(model.vocab_size / model.hidden_size)
     chunk: Array = 2.0 ** np.ceil(np.log2(maximum(d.tokens / parts, 1.0)))
     return np.minimum(chunk, d.tokens)
@@ -188,13 +188,13 @@ class Head(End):
         return d.chunked_loss * d.differentiated_loss * each * weights
 
     def cast_weights(self, model: ModelSpec, d: Dims) -> SavedTensor:
-        """What autocast makes of fp32 weights, which the gradient of the head's input reads."""
+        """The half-precision copy of fp32 weights, which the gradient of the head's input reads."""
         weights = self._local_vocab(model, d) * model.hidden_size
         active = d.autocast * (1.0 - d.chunked_loss)
         return SavedTensor("head cast", weights, d.activation_bytes, (), active)
 
     def spared_bytes(self, model: ModelSpec, d: Dims) -> Array:
-        """What is not alive around the loss where the head is frozen and runs chunk by chunk.
+        """Bytes saved around the loss where the head is frozen and computed in chunks.
 
         Its weight gradients; and of an unfused loss an fp32 gradient of all logits, where there are
         two of a chunk and one in half precision.

@@ -140,8 +140,9 @@ class TrainingSpec(Spec):
         return self.lora_rank > 0 or bool(self.frozen)
 
     def without_batch(self) -> Self:
-        """What costs of one micro-batch may depend on: equal for trainings that differ in how many
-        samples a step has, and how many tokens the whole training.
+        """The same training with one batch size and no token count.
+
+        The costs of a micro-batch depend on nothing else.
         """
         return self.model_copy(update={"global_batch_size": 1, "tokens": None})
 

@@ -1,4 +1,4 @@
-"""Numbers as people write them: 8k, 15T, 1_000, 8,192.  A plain number is no text, and stays."""
+"""Numbers as people write them: 8k, 15T, 1_000, 8,192.  Values that are numbers stay."""
 
 from __future__ import annotations
 

@@ -14,11 +14,11 @@ from cost_models.catalog.names import UnknownName
 from cost_models.fields import Spec
 from cost_models.training_cost import usd_per_million_tokens
 from planner.answers.fits.answer import Cell
-from planner.answers.fits.chosen import ChosenTrainer, chosen_trainer
+from planner.answers.fits.attempt import TITLES, Tried, tried
 from planner.answers.fits.compute import cell_of
 from planner.answers.fits.request import FitRequest, Method, parse_fit
-from planner.answers.fits.trained_with import trained_with
-from planner.answers.fits.tried import TITLES, Tried, tried
+from planner.answers.fits.trainer_choice import ChosenTrainer, chosen_trainer
+from planner.answers.fits.training_defaults import trained_with
 from planner.documents.formats import listed
 from planner.documents.plan_report import Answer, Document, Note
 from planner.documents.problems import Gathered, RequestError, refuse, shown, unknown_field

@@ -10,12 +10,12 @@ from typing import Any
 from cost_models.plans import ParallelPlan
 from planner import frameworks
 from planner.answers.fits.answer import Cell, FitAnswer, Row
-from planner.answers.fits.chosen import chosen
+from planner.answers.fits.attempt import TITLES, Found, Tried, best_at, sequences
 from planner.answers.fits.command import command_of
 from planner.answers.fits.largest_that_fits import largest_that_fits
 from planner.answers.fits.request import FitRequest, Method
-from planner.answers.fits.trained_with import trained_with, trained_with_notes
-from planner.answers.fits.tried import TITLES, Found, Tried, best_at, sequences
+from planner.answers.fits.trainer_choice import chosen
+from planner.answers.fits.training_defaults import trained_with, trained_with_notes
 from planner.answers.fits.what_helps import smallest_change
 from planner.answers.plans.explain import report
 from planner.answers.plans.near_misses import free_bytes

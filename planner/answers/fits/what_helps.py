@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-from planner.answers.fits.chosen import Chosen
+from planner.answers.fits.attempt import Tried, best_at, tried
 from planner.answers.fits.request import FitRequest, Method, usual_batch
-from planner.answers.fits.tried import Tried, best_at, tried
+from planner.answers.fits.trainer_choice import Chosen
 from planner.answers.plans.near_misses import LARGEST_ENLARGEMENT, change_of, offloaded
 from planner.documents.answer import Change
 from planner.search.axes import SpaceTooLarge

@@ -24,8 +24,9 @@ class Shared(NamedTuple):
 
 
 def shared(request: PlanRequest) -> Shared:
-    """Of requests that differ in the plan, and in the size of a step unless more than the number of
-    tokens hangs on it: the lengths of samples, or a site's runs.
+    """What requests have in common that differ only in the plan or the batch size.
+
+    The batch size is a part of it where sample lengths or a site's runs depend on it.
     """
     training = request.training
     if not training.sample_lengths and request.site is None:

@@ -1,4 +1,4 @@
-"""Memory of a node's host that a plan needs for what it offloads; the search that allows it."""
+"""Host memory of a node that a plan needs for offloading; the search that allows offloading."""
 
 from __future__ import annotations
 

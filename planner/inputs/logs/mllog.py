@@ -1,7 +1,7 @@
 """MLPerf training logs: events of `:::MLLOG`, one JSON object a line.
 
 Events count samples (or tokens); the time between two of them gives the time of a step by the
-global batch.  A block of training may hold its evaluation, where no event tells that apart.
+global batch.  Where no event separates them, the time of a block includes its evaluation.
 """
 
 from __future__ import annotations

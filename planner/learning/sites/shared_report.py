@@ -54,7 +54,7 @@ def _reported_run(run: LearnedRun) -> ReportedRun:
 
 
 def _model_name(model: ModelSpec) -> str:
-    """The catalog's model with these dims: a name of one's own tells who one is."""
+    """The catalog's model with these dimensions: a name of the user's own could identify them."""
     dims = [getattr(model, name) for name in SHAPE]
     for entry in models():
         if dims == [getattr(entry.spec, name) for name in SHAPE]:

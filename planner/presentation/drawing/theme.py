@@ -1,4 +1,7 @@
-"""Colours, patterns and marks of drawings, light and dark; patterns and marks need no colour."""
+"""Colours, patterns and marks of drawings, light and dark; patterns and marks need no colour.
+
+The page has the same colours in web/tabs/tabs.css; a browser test compares the two.
+"""
 
 from __future__ import annotations
 

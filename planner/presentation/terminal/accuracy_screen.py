@@ -109,7 +109,7 @@ def _header(answer: AccuracyAnswer) -> Iterator[RenderableType]:
 
 
 def _intervals(summary: Summary) -> Iterator[RenderableType]:
-    """How often intervals hold, and what runs of a source that were shown are worth."""
+    """Coverage of the intervals, and how much runs of a source improve its other estimates."""
     intervals = summary.intervals
     if intervals is not None:
         pieces: list[str | Text] = [
@@ -320,7 +320,7 @@ def _table(*headings: str) -> Table:
 
 
 def _short(name: str) -> Text:
-    """A name for the first column, which gives way: without what stands in brackets."""
+    """A short name for the first column: text in brackets is dropped."""
     return Text(_ASIDE.sub("", name), no_wrap=True, overflow="ellipsis")
 
 

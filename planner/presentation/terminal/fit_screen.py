@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from planner.answers.fits.answer import Cell, FitAnswer, Row
+from planner.answers.fits.attempt import TITLES
 from planner.answers.fits.by_card import CardsAnswer, CardsRequest
 from planner.answers.fits.request import FitRequest
-from planner.answers.fits.tried import TITLES
 from planner.documents.formats import dollars, gib, or_dash, short, size, value_words
 from planner.presentation.terminal.plain_table import plain_table
 from planner.presentation.terminal.text_wrap import Flow, notes, prose

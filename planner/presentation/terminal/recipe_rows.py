@@ -1,4 +1,4 @@
-"""What others do, in a line or two of a terminal: the page and `--json` tell all of it."""
+"""The nearest published recipe in a line or two; the page and `--json` show it in full."""
 
 from __future__ import annotations
 

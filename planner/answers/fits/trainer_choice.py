@@ -10,8 +10,8 @@ from typing import Any
 from cost_models.plans import FIELDS, ParallelPlan
 from cost_models.spec import ModelSpec
 from planner import frameworks
+from planner.answers.fits.attempt import Found, Tried, best_at, loss_of, tried
 from planner.answers.fits.request import FitRequest, Method
-from planner.answers.fits.tried import Found, Tried, best_at, loss_of, tried
 from planner.constraints import Context
 from planner.documents.formats import reason_words
 from planner.documents.problems import RequestError
@@ -20,7 +20,7 @@ from planner.frameworks import FRAMEWORKS
 from planner.frameworks.plan_defaults import runnable, usual
 from planner.search.outcome import Outcome
 
-ALIKE = 1.01  # needs of memory that are the same
+MEMORY_TIE_RATIO = 1.01  # memory needs within 1 % count as equal
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Chosen:
 
 
 def chosen(asked: FitRequest, method: Method, seq_length: int, far: int) -> Chosen | str:
-    """The trainer with the least memory at a great length, of those alike the fastest; or why none.
+    """The trainer that needs least memory at a great length, on a tie the fastest; or why none.
 
     Of those that fit at the first length.  The least memory far from there decides which reaches
     the longest sequences.  Where none fits at the first length, the one that misses by least.
@@ -112,7 +112,7 @@ def _best(able: list[Chosen]) -> Chosen:
     fitting = [each for each in able if each.first.outcome.best]
     if not fitting:
         return able[0]
-    most_bytes = ALIKE * min(each.needed_bytes for each in fitting)
+    most_bytes = MEMORY_TIE_RATIO * min(each.needed_bytes for each in fitting)
     alike = [each for each in fitting if each.needed_bytes <= most_bytes]
     return min(alike, key=lambda each: each.first.outcome.score)
 
