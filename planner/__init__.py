@@ -51,14 +51,15 @@ Answer = TypeVar("Answer")
 
 
 def _prints(function: Callable[P, Answer]) -> Callable[P, Answer]:
-    """The function, whose answers print their screens."""
+    """The function, whose answers print their screens and are short at a prompt."""
 
     @wraps(function)
     def answered(*words: P.args, **named: P.kwargs) -> Answer:
-        from planner.presentation.print_answers import text
+        from planner.presentation.print_answers import short, text
 
         answer = function(*words, **named)
-        type(answer).__str__ = text  # type: ignore[assignment,method-assign]
+        kind: Any = type(answer)
+        kind.__str__, kind.__repr__ = text, short
         return answer
 
     return answered

@@ -106,7 +106,8 @@ def accelerator_entries() -> dict[str, AcceleratorEntry]:
         entry_names = {entry.id, *entry.aliases}
         plugins.require_unused_names(entry_names, names)
         if entry.spec.efficiency_profile not in ("", *profiles()):
-            raise ValueError(f"no efficiency profile {entry.spec.efficiency_profile!r}")
+            wrong = f"{entry.id}: no efficiency profile {entry.spec.efficiency_profile!r}"
+            raise ValueError(f"{wrong}; leave it empty, or take {', '.join(sorted(profiles()))}")
         names.update(entry_names)
         return entry
 

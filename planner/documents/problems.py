@@ -6,7 +6,7 @@ The command line prints the document of `problem_document` and the service sends
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -193,9 +193,20 @@ def missing(name: str, pointer: str = "") -> Problem:
 def unknown_field(pointer: str, name: str, names: Iterable[str]) -> Problem:
     """A field that its object does not have, with the nearest that it has."""
     detail = f"no field {shown(name)!r} here"
+    if not pointer and (part := _part_with(name, names := list(names))):
+        return problem(join("", name), "unknown_field", f"{detail}: it stands in /{part}")
     long = SHORT_NAMES.get(name)
     close = (long,) if long in (known := list(names)) else nearest(name, known)
     return problem(join(pointer, name), "unknown_field", detail, did_you_mean=close)
+
+
+def _part_with(name: str, parts: Collection[str]) -> str | None:
+    """The part of a request whose field this is."""
+    from cost_models.plans import FIELDS
+    from cost_models.spec import TrainingSpec
+
+    fields = {"training": TrainingSpec.model_fields, "plan": FIELDS}
+    return next((part for part in fields if part in parts and name in fields[part]), None)
 
 
 def nearest(name: str, names: Iterable[str]) -> tuple[str, ...]:

@@ -10,6 +10,11 @@ from pydantic import BaseModel
 _MAX_COLUMNS = 100
 
 
+def short(answer: BaseModel) -> str:
+    """What a Python prompt shows: a whole answer would fill hundreds of screens."""
+    return f"<{type(answer).__name__}: print it to see its screen; .model_dump() has every field>"
+
+
 def text(answer: BaseModel) -> str:
     """The screen of an answer, as wide as the terminal; its fields where rich is not installed."""
     try:

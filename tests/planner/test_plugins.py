@@ -132,7 +132,7 @@ def test_what_is_broken_is_named_and_left_out(tmp_path: Path) -> None:
         "clumsy: clumsy.blocks.taken: ValueError: the name 'experts' is taken",
         "clumsy: clumsy.runtimes.loud: OSError: no such file",
         "row 0: ValueError: the name 'h100-sxm' is taken",
-        "row 1: ValueError: no efficiency profile 'none'",
+        "no efficiency profile 'none'; leave it empty, or take a100-",
         ": lacks memory_bytes",
         "clumsy.frameworks.wrong: TypeError: FRAMEWORK must be a Framework, got int",
         "clumsy: catalog/models.json: JSONDecodeError",

@@ -151,7 +151,9 @@ const Refusal = ({ problem }) => html`
 
 function Verdict({ found }) {
   const [kind, verdict] = VERDICTS[found.verdict];
-  const said = found.verdict === "improvable" && found.best === null ? "Runs, and one change makes it faster" : verdict;
+  const said = found.verdict === "improvable" && found.best === null ? "Runs, and one change makes it faster"
+    : found.verdict === "fine" && !found.searched ? "Runs, and no single change makes it faster; other plans were not searched"
+    : verdict;
   const { cluster, training, model } = found.request;
   const [group] = cluster.groups;
   const counts = Object.entries(HEADS).map(([severity, head]) => [found.findings.filter((one) => one.severity === severity).length, head.toLowerCase()]).filter(([n]) => n);

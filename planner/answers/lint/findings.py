@@ -99,7 +99,8 @@ class LintAnswer(Answer):
     request: the contents of the script, on a cluster of the script's size.  estimate: of the
     unchanged script, if its plan can run.  mended: the fewest changes after which it runs, if it
     does not.  best: the fastest plan of the framework; None if that is the script's own, or none
-    fits.  nearest: if no plan fits, the nearest misses and changes of the request that would fit.
+    fits.  searched: whether it was looked for; else only single changes were tried.  nearest: if no
+    plan fits, the nearest misses and changes of the request that would fit.
     """
 
     profile: ProfileInfo
@@ -110,6 +111,7 @@ class LintAnswer(Answer):
     estimate: PlanReport | None
     mended: Better | None
     best: Better | None
+    searched: bool = True
     nearest: tuple[Nearest, ...]
     gain: Gain | None
     assumed: tuple[str, ...]

@@ -95,11 +95,17 @@ def lint(
         estimate=launch.own,
         mended=_written(files, _with_typo_fixes(fewest, slips), findings, judge),
         best=_written(files, _with_typo_fixes(better, slips), findings, judge),
+        searched=_searched(meant),
         nearest=nearest(meant) if nothing and not _runs(meant) else (),
         gain=_gain(meant, better) if better is not None else None,
         assumed=launch.reading.assumed,
         unread=launch.reading.unread,
     )
+
+
+def _searched(launch: LintedLaunch) -> bool:
+    """Whether better plans are looked for: those of files that can be written."""
+    return launch.reading.written and not launch.contradictions
 
 
 def _runs(launch: LintedLaunch) -> bool:
@@ -111,7 +117,7 @@ def _better_plans(launch: LintedLaunch, misspelled: bool) -> tuple[Better | None
 
     misspelled: whether the script runs only once its options are spelled as in this launch.
     """
-    if launch.contradictions or not launch.reading.written:
+    if not _searched(launch):
         return None, None
     if not _runs(launch) or launch.own is None:
         return best(launch), fewest_changes(launch)

@@ -192,22 +192,26 @@ def _complete(values: LaunchValues, call: TrainingCall) -> None:
         values.settings = {**own_programs.half_precision(call.files), **values.settings}
 
 
+def _without_launcher(ranks: int | None) -> str:
+    plural = "" if ranks == 1 else "s"
+    return f"no launcher among the files: {ranks} rank{plural}, each with its own process"
+
+
 def _alone(
     call: TrainingCall, reached: World, accelerators: int | None, assumed: list[str]
 ) -> int | None:
     """The accelerators of the cluster, one for a script without one; who starts them is said."""
     program = call.launch.program
-    ranks = "no launcher among the files: {} ranks, each with its own process"
     if call.launch.launcher:
         return accelerators
     if program.file.endswith(PYTHON):
         if reached.accelerators is None:
             accelerators = accelerators or 1
-            assumed.append(ranks.format(accelerators))
+            assumed.append(_without_launcher(accelerators))
     elif not call.launch.before:
         stated = program.file.endswith((*trainer_config.YAML, ".json"))
         package = f"{program.text} is a command of a package: one process is assumed"
-        assumed.append(ranks.format(accelerators) if stated else package)
+        assumed.append(_without_launcher(accelerators) if stated else package)
     return accelerators
 
 

@@ -272,7 +272,8 @@ def _ranks(
     """Nodes, if a launcher says them, and processes of all nodes; python alone starts one."""
     if start is None:
         ranks = accelerators or 1
-        assumed.append(f"no launcher among the files: {ranks} ranks, each with a whole model")
+        counted = f"{ranks} rank{'s' * (ranks != 1)}"
+        assumed.append(f"no launcher among the files: {counted}, each with a whole model")
         return None, ranks
     reached = training_calls.world(start)
     if start.launcher == "accelerate":

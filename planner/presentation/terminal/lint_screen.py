@@ -8,7 +8,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from planner.answers.lint.findings import Better, Finding, FlagChange, Gain, LintAnswer, Severity
-from planner.documents.formats import gib, seconds, share, short, whole_plan_words
+from planner.documents.formats import chance, gib, seconds, share, short, whole_plan_words
 from planner.documents.plan_report import TIGHT, PlanReport
 from planner.presentation.terminal.bars import memory_bars
 from planner.presentation.terminal.refusal_rows import nearest_rows
@@ -37,6 +37,8 @@ def _head(answer: LintAnswer, parameters: float, main: str) -> list[RenderableTy
     verdict, style = _VERDICTS[answer.verdict]
     if answer.verdict == "improvable" and answer.best is None:
         verdict = "runs, and one change makes it faster"
+    elif answer.verdict == "fine" and not answer.searched:
+        verdict = "runs, and no single change makes it faster; other plans were not searched"
     counts = ", ".join(
         f"{n} {name}{'s' * (n != 1)}"
         for name in _HEADS
@@ -137,7 +139,7 @@ def _plan(title: str, report: PlanReport) -> RenderableType:
 
 
 def _gain(gain: Gain) -> RenderableType:
-    text = f"{gain.low:.2f} to {gain.high:.2f} at 80 %, {share(gain.chance)} likely to be faster"
+    text = f"{gain.low:.2f} to {gain.high:.2f} at 80 %, {chance(gain.chance)} likely to be faster"
     text += ": measure both" if gain.inside_error else ""
     style = "yellow" if gain.inside_error else "bold green"
     return Flow([Text(f"  {gain.speedup:.2f}x faster,", style), *text.split()], " ", indent=2)

@@ -154,7 +154,7 @@ def _choice(head: str, limits: str, row: Row) -> Iterator[RenderableType]:
     used = "" if row.energy_kwh is None else energy(row.energy_kwh)
     band = _band(row)
     if row.chance_kept is not None:
-        band += f", chance of meeting it {share(row.chance_kept)}"
+        band += f", chance of meeting it {chance(row.chance_kept)}"
     lost = f"{share(1 - row.effective_share)} of the time lost to failures and checkpoints"
     yield Flow([*filter(None, (band, money, used)), lost], indent=2, head="  ")
     assert row.mfu is not None
