@@ -238,7 +238,7 @@ def _data(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
     yield (
         "--eval-iters",
         0,
-        "no evaluation" if samples.are_dealt(plan) else "no evaluation on mock data",
+        "no evaluation" if samples.are_assigned_by_length(plan) else "no evaluation on mock data",
     )
 
 
@@ -256,7 +256,7 @@ def _computed(context: Context, plan: ParallelPlan) -> Iterator[Row]:
     yield from _recompute(model, plan)
     yield from _kernels(model, plan)
     yield from _optimizer(model, training, plan)
-    yield from samples.data(training) if samples.are_dealt(plan) else _mock(model)
+    yield from samples.data(training) if samples.are_assigned_by_length(plan) else _mock(model)
     yield from _data(model, plan)
 
 

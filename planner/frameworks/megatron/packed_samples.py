@@ -1,4 +1,4 @@
-"""Options for packed samples dealt to ranks by length (hybrid context parallelism)."""
+"""Options for packed samples assigned to ranks by length (hybrid context parallelism)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from cost_models.spec import TrainingSpec
 from planner.frameworks.base import Row, flag
 
 
-def are_dealt(plan: ParallelPlan) -> bool:
-    """Whether samples are dealt to ranks by their lengths."""
+def are_assigned_by_length(plan: ParallelPlan) -> bool:
+    """Whether samples are assigned to ranks by their lengths."""
     return plan.dynamic_cp and plan.cp > 1
 
 
 def sample_options(training: TrainingSpec, plan: ParallelPlan) -> Iterator[Row]:
-    if are_dealt(plan):
+    if are_assigned_by_length(plan):
         yield "--hybrid-context-parallel", "as few cp ranks per sample as its length needs"
         most = training.seq_length // plan.cp
         yield (

@@ -48,11 +48,11 @@ def _not_built(model: ModelSpec) -> list[str]:
 
 def _repeats(model: ModelSpec) -> bool:
     """Whether a layer has two mixers, two attentions or two feed-forwards."""
-    places = ([_place(block) for block in layer] for layer in patterns.layers(model))
-    return any(len(set(layer)) < len(layer) for layer in places)
+    slots = ([_slot(block) for block in layer] for layer in patterns.layers(model))
+    return any(len(set(layer)) < len(layer) for layer in slots)
 
 
-def _place(block: Sublayer) -> str:
+def _slot(block: Sublayer) -> str:
     return block.kind if isinstance(block, PerLayerInput | CrossAttention) else block.norm
 
 
@@ -132,7 +132,7 @@ def _heads_divide(c: Context, p: Plans) -> BoolArray:
     return np.asarray((traded % ranks == 0) & (handed % p.tp == 0))
 
 
-def _dealt_text(c: Context, p: ParallelPlan) -> str:
+def _heads_text(c: Context, p: ParallelPlan) -> str:
     if p.cp_kind != "a2a" or gcd(*_recurrent_heads(c.model)) % p.tp:
         common = gcd(*_attention_heads(c.model), *_recurrent_heads(c.model))
         return f"heads of the pattern divide over divisors of {common}, not tp {p.tp}"
@@ -272,7 +272,7 @@ MODEL_RULES: tuple[Rule, ...] = (
 )
 RULES: tuple[Rule, ...] = (
     *MODEL_RULES,
-    rule("heads_not_divisible", _heads_divide, _dealt_text, "degrees"),
+    rule("heads_not_divisible", _heads_divide, _heads_text, "degrees"),
     unsupported(
         lambda c, p: (p.tp == 1) | (not _unsplit(c.model)),
         lambda c, p: f"tp {p.tp} cannot split {_unsplit(c.model)}",
