@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.test_accessibility import serious
@@ -42,6 +43,7 @@ def test_schemas_open_level_by_level(page: Page) -> None:
     )
 
 
+@pytest.mark.exhaustive
 def test_everyone_can_use_it(open_page: Callable[..., Page], shot: Callable[..., None]) -> None:
     page = open_page(color_scheme="dark", viewport={"width": 360, "height": 740})
     page.goto(ESTIMATES)

@@ -153,6 +153,7 @@ def test_an_encoder_is_frozen_and_its_images_counted(page: Page) -> None:
     )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("training", "pointer", "said"),
     [

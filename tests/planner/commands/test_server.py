@@ -309,6 +309,7 @@ def test_a_job_that_fails_says_why(planner: Planner, address: str) -> None:
     assert "/axes/training.nothing" in err
 
 
+@pytest.mark.exhaustive
 def test_python_of_the_guide_runs(address: str) -> None:
     guide = (ROOT.parent / "api" / "README.md").read_text()
     (block,) = re.findall(r"^```python\n(.*?)^```", guide, re.DOTALL | re.MULTILINE)

@@ -106,7 +106,7 @@ def built(answer: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "cases",
     [
-        pytest.param(list(CASES)[::24], id="some", marks=pytest.mark.slow),
+        pytest.param(list(CASES)[::60], id="some", marks=pytest.mark.slow),
         pytest.param(list(CASES), id="all", marks=pytest.mark.exhaustive),
     ],
 )

@@ -42,7 +42,7 @@ def beside(request: PlanRequest, **plan: Any) -> PublishedRecipe | None:
     return published_recipe(request, model, report(model, request, best))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_file_is_what_the_planner_carries() -> None:
     """Else: python -m tools.accuracy.write_recipes --write."""
     assert FILE.read_text(encoding="utf-8") == write_recipes.text(write_recipes.recipes())
