@@ -179,7 +179,7 @@ function Report({ title, report }) {
       ${title && html`<h3>${title}</h3>`}
       <p class="plan-line">${planLine(report.plan)}</p>
       <p>${seconds(report.iteration_time_s)} per iteration (${number(report.error_band.low_s)} – ${seconds(report.error_band.high_s)}) · ${tokensPerSecond(report.tokens_per_s)} · MFU ${percent(report.mfu)} ·
-        ${" "}<span class=${free < 0 ? "bad" : ""}>${bytes(memory.peak_bytes, units.value)} of ${bytes(memory.capacity_bytes, units.value)}${memory.stages.length > 1 ? ` on stage ${memory.worst_stage}` : ""}</span></p>
+        ${" "}<span class=${free < 0 ? "bad" : ""}>${bytes(memory.peak_bytes, units.value)} of ${bytes(memory.capacity_bytes, units.value)}${memory.stages.length > 1 ? ` on stage ${memory.worst_stage}` : ""}, ${chance(memory.chance_of_running_out)} risk of running out</span></p>
     </div>`;
 }
 

@@ -11,6 +11,7 @@ from planner.answers.lint.findings import Better, Finding, FlagChange, Gain, Lin
 from planner.documents.formats import chance, gib, seconds, share, short, whole_plan_words
 from planner.documents.plan_report import TIGHT, PlanReport
 from planner.presentation.terminal.bars import memory_bars
+from planner.presentation.terminal.plan_rows import free_words
 from planner.presentation.terminal.refusal_rows import nearest_rows
 from planner.presentation.terminal.text_wrap import Flow, notes, prose
 
@@ -129,7 +130,9 @@ def _plan(title: str, report: PlanReport) -> RenderableType:
                 Text(
                     f"{gib(memory.peak_bytes)} of {gib(memory.capacity_bytes)} GiB"
                     + (f" on stage {memory.worst_stage}" if len(memory.stages) > 1 else "")
-                    + (", tight" if 0 <= free < TIGHT else ""),
+                    + (f", {free_words(memory, memory)}" if free >= 0 else "")
+                    + (", tight" if 0 <= free < TIGHT else "")
+                    + f", {chance(memory.chance_of_running_out)} risk of running out",
                     "red" if free < 0 else "yellow" if free < TIGHT else "",
                 ),
             ],
