@@ -53,10 +53,10 @@ def gap(value: float) -> str:
 
 
 def chance(value: float) -> str:
-    """A chance in whole per cent; what is possible is neither 0 % nor 100 %."""
+    """A chance in whole per cent; what is possible is not 0 %, and no estimate is 100 %."""
     if 0.0 < value < 0.01:
         return "< 1 %"
-    return "> 99 %" if 0.99 < value < 1.0 else f"{100 * value:.0f} %"
+    return "> 99 %" if value > 0.99 else f"{100 * value:.0f} %"
 
 
 def listed(names: Sequence[str]) -> str:
