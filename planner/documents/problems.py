@@ -192,11 +192,11 @@ def missing(name: str, pointer: str = "") -> Problem:
 
 def unknown_field(pointer: str, name: str, names: Iterable[str]) -> Problem:
     """A field that its object does not have, with the nearest that it has."""
-    detail = f"no field {shown(name)!r} here"
-    if not pointer and (part := _part_with(name, names := list(names))):
+    detail, known = f"no field {shown(name)!r} here", list(names)
+    if not pointer and (part := _part_with(name, known)):
         return problem(join("", name), "unknown_field", f"{detail}: it stands in /{part}")
     long = SHORT_NAMES.get(name)
-    close = (long,) if long in (known := list(names)) else nearest(name, known)
+    close = (long,) if long in known else nearest(name, known)
     return problem(join(pointer, name), "unknown_field", detail, did_you_mean=close)
 
 

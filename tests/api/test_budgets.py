@@ -196,6 +196,7 @@ def _own_memory_mib() -> int:
     return own_memory_bytes(os.getpid()) >> 20
 
 
+@pytest.mark.slow
 def test_memory_that_a_question_has_freed_does_not_count_for_the_next() -> None:
     budget = Budget(cpu_s=60, memory_bytes=1 << 40, candidates=10)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
+from api.budget import own_cpu_s
 from tests.api.test_budgets import HOPELESS
 from tests.fixtures.job_server import Place, eventually
 
@@ -48,22 +49,12 @@ def busy(place: Place) -> int | None:
     for pid in place.processes("forkserver"):
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         for child in map(int, children):
-            if time_of(child) > 1.0:
+            if own_cpu_s(child) > 1.0:
                 return child
     return None
 
 
-def time_of(pid: int) -> float:
-    """CPU seconds that a process has used."""
-    ticks = stat(pid)[11:13]
-    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
-
-
 def parent(pid: int) -> int:
     """The process that started it."""
-    return int(stat(pid)[1])
-
-
-def stat(pid: int) -> list[str]:
-    """What proc_pid_stat(5) has after the name."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    # What proc_pid_stat(5) has after the name.
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

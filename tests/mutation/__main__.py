@@ -45,6 +45,7 @@ GUARDS = {
     "planner/search/*": [
         "tests/planner/search/test_search_kept.py",
         "tests/planner/search/test_exhaustive.py",
+        "tests/planner/search/test_searches.py",
     ],
     "cost_models/schedules/*": [
         f"{_COST}/schedules/test_{name}.py"

@@ -21,6 +21,7 @@ def test_an_answer_prints_its_screen() -> None:
     text = str(answer)
     assert "Best plan" in text
     assert len(text) < 4000
+    assert len(repr(answer)) < 100
     assert all(line == line.rstrip() for line in text.splitlines())
     estimate = planner.estimate({**ASKED, "plan": {"tp": 1}})
     assert isinstance(estimate, EstimateAnswer)

@@ -276,3 +276,28 @@ def test_unknown_options_are_one_line(ask: Any, tmp_path: Path) -> None:
     (finding,) = [one for one in answer.findings if one.code == "unknown_option"]
     assert finding.severity == "warning"
     assert finding.text.startswith("--my-log, --my-data: unknown to Megatron-LM upstream")
+
+
+TRAINER = """from datasets import load_dataset
+from transformers import AutoModelForCausalLM
+from trl import SFTConfig, SFTTrainer
+
+model = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-3.1-8B")
+arguments = SFTConfig(
+    output_dir="out", per_device_train_batch_size=1, gradient_accumulation_steps=8, bf16=True,
+    max_length=2048, packing=True, gradient_checkpointing=False,
+)
+SFTTrainer(model=model, args=arguments, train_dataset=load_dataset("wikitext")["train"]).train()
+"""
+
+
+def test_it_says_where_no_better_plan_was_searched(ask: Any, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAINER)
+    words = ("lint", str(tmp_path / "train.py"), "--cluster", "1xb200")
+    code, out, err = ask(*words, "--json")
+    assert code == 0, err
+    answer = LintAnswer.model_validate_json(out)
+    assert (answer.verdict, answer.searched, answer.best) == ("fine", False, None)
+    assert "no single change makes it faster; other plans were not searched" in " ".join(
+        ask(*words)[1].split()
+    )

@@ -10,7 +10,7 @@ import pytest
 
 import planner.inputs.requests.parser as documents
 from cost_models.plans import ParallelPlan
-from planner.documents.problems import MAX_PROBLEMS, RequestError, problem_document
+from planner.documents.problems import MAX_PROBLEMS, Problem, RequestError, problem_document
 from planner.inputs.requests.parser import parse_request
 from tests.fixtures.call_bound import bounded_work
 
@@ -436,3 +436,19 @@ def test_a_pattern_of_layers_is_refused_at_its_place(
     (problem,) = caught.value.problems
     assert problem.pointer == ("/model/layer_pattern" + pointer if pointer else "/model")
     assert said in str(caught.value)
+
+
+def test_a_field_of_a_part_is_refused_with_its_place() -> None:
+    with pytest.raises(RequestError) as refused:
+        parse_request({"model": "gpt2", "cluster": "1x8xh100-sxm", "seq_length": 1024, "tp": 2})
+    assert "/seq_length: no field 'seq_length' here: it stands in /training" in str(refused.value)
+    assert "/tp: no field 'tp' here: it stands in /plan" in str(refused.value)
+
+
+def test_what_is_allowed_is_said_where_no_name_is_near() -> None:
+    far = Problem(
+        pointer="/inputs/0", code="unknown_name", detail="no input 'b'", allowed=("c", "d")
+    )
+    assert str(far) == "/inputs/0: no input 'b'; allowed: c, d"
+    near = far.model_copy(update={"did_you_mean": ("c",)})
+    assert str(near) == "/inputs/0: no input 'b'; did you mean c?"
