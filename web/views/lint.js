@@ -4,7 +4,7 @@ import { html } from "htm/preact";
 import { batch, effect, signal, useSignalEffect } from "@preact/signals";
 import { useState } from "preact/hooks";
 import { download, post } from "../api.js";
-import { bytes, capitalized, chance, count, number, percent, planLine, seconds, shellWord, times, tokensPerSecond } from "../format.js";
+import { bytes, capitalized, chance, count, free, number, percent, planLine, seconds, shellWord, times, tokensPerSecond } from "../format.js";
 import { Cluster } from "../form/cluster.js";
 import { openRun } from "../open_run.js";
 import { request, units } from "../state.js";
@@ -173,13 +173,13 @@ function openPlan({ request: asked }, plan, batchSize = null) {
 
 function Report({ title, report }) {
   const { memory } = report;
-  const free = 1 - memory.peak_bytes / memory.capacity_bytes;
+  const over = memory.peak_bytes > memory.capacity_bytes;
   return html`
     <div class="lint-report">
       ${title && html`<h3>${title}</h3>`}
       <p class="plan-line">${planLine(report.plan)}</p>
       <p>${seconds(report.iteration_time_s)} per iteration (${number(report.error_band.low_s)} – ${seconds(report.error_band.high_s)}) · ${tokensPerSecond(report.tokens_per_s)} · MFU ${percent(report.mfu)} ·
-        ${" "}<span class=${free < 0 ? "bad" : ""}>${bytes(memory.peak_bytes, units.value)} of ${bytes(memory.capacity_bytes, units.value)}${memory.stages.length > 1 ? ` on stage ${memory.worst_stage}` : ""}, ${chance(memory.chance_of_running_out)} risk of running out</span></p>
+        ${" "}<span class=${over ? "bad" : ""}>${bytes(memory.peak_bytes, units.value)} of ${bytes(memory.capacity_bytes, units.value)}${memory.stages.length > 1 ? ` on stage ${memory.worst_stage}` : ""}${over ? "" : `, ${free(memory)}`}, ${chance(memory.chance_of_running_out)} risk of running out</span></p>
     </div>`;
 }
 
