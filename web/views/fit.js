@@ -121,7 +121,7 @@ function Cell({ cell, found }) {
     <span class=${cell.fits ? "" : "bad"}>${spare} ${cell.fits ? "free" : "over"}</span>
     <span class="meter ${cell.fits ? "" : "over"}"><i style=${{ width: `${100 * share}%` }}></i></span>
     ${cell.fits && html`<small class="muted">
-      ${unit(number(cell.tokens_per_s, 4), "tokens/s")}<br />up to ${count(cell.largest_micro_batch)} seq.
+      ${unit(number(cell.tokens_per_s, 4), "tokens/s")}${cell.largest_micro_batch !== null && html`<br />up to ${count(cell.largest_micro_batch)} seq.`}
       ${cell.hours !== null && html`<br />${unit(number(cell.hours), "h")}${cell.cost_usd !== null && `, ${money(cell.cost_usd)}`}`}</small>`}`;
 }
 

@@ -11,6 +11,8 @@ from planner.documents.plan_report import Answer, Document, ErrorBand, Note
 class Cell(Document):
     """One method at one length: its fastest plan that fits, or the one that misses by the least.
 
+    plan: None for GRPO that does not fit.
+
     spare_bytes: what is left of the answer's `room_bytes`; below zero: by how much it misses.
     largest_micro_batch: the most sequences of a micro-batch that fit, as in `largest_plan`.  The
     batch is rounded up to whole micro-batches there.  hours, cost_usd: of all tokens, without
@@ -20,7 +22,7 @@ class Cell(Document):
 
     seq_length: int
     fits: bool
-    plan: ParallelPlan
+    plan: ParallelPlan | None
     needed_bytes: float
     spare_bytes: float
     host_bytes: float = 0.0

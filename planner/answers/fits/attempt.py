@@ -8,7 +8,7 @@ from typing import Any
 
 from cost_models.plans import ParallelPlan
 from planner import frameworks
-from planner.answers.fits.request import FitRequest, Method, usual_batch
+from planner.answers.fits.request import FitRequest, Method, Tuning, usual_batch
 from planner.answers.plans.competition import limited, prepared
 from planner.answers.plans.near_misses import free_bytes, needed_bytes
 from planner.constraints import Context, Rule
@@ -27,15 +27,16 @@ TITLES: dict[Method, str] = {
     "lora": "LoRA",
     "qlora": "QLoRA (nf4)",
     "dpo": "DPO with LoRA",
+    "grpo": "GRPO with LoRA",
 }
-_RANK = 16
-_TRAINING: dict[Method, dict[str, Any]] = {
+RANK = 16
+_TRAINING: dict[Tuning, dict[str, Any]] = {
     "full": {},
     "full-offload": {},
     "full-in-backward": {"optimizer_in_backward": True},
-    "lora": {"lora_rank": _RANK},
-    "qlora": {"lora_rank": _RANK, "frozen_dtype": "nf4"},
-    "dpo": {"lora_rank": _RANK, "loss": "dpo"},
+    "lora": {"lora_rank": RANK},
+    "qlora": {"lora_rank": RANK, "frozen_dtype": "nf4"},
+    "dpo": {"lora_rank": RANK, "loss": "dpo"},
 }
 _OFFLOADED = "offload_optimizer"
 
@@ -48,7 +49,7 @@ class Tried:
     for where nothing fits otherwise; None where that is no other training.
     """
 
-    method: Method
+    method: Tuning
     request: PlanRequest
     rules: tuple[Rule, ...]
     given: dict[str, Any]
@@ -121,12 +122,12 @@ def best_at(one: Tried, seq_length: int) -> Found:
     return min(found, key=lambda own: own.missing_bytes)
 
 
-def loss_of(method: Method) -> str:
+def loss_of(method: Tuning) -> str:
     """What a method trains on."""
     return str(_TRAINING[method].get("loss", "next_token"))
 
 
-def tried(asked: FitRequest, method: Method, trainer: str, seq_length: int) -> Tried:
+def tried(asked: FitRequest, method: Tuning, trainer: str, seq_length: int) -> Tried:
     """A method by a trainer.  Raises RequestError where the training does not go with it."""
     adapts = "lora_rank" in _TRAINING[method]
     given = {n: v for n, v in asked.training.items() if adapts or not n.startswith("lora_")}
@@ -162,7 +163,7 @@ def _trainings(
             yield request.model_copy(update={"training": own}), {**given, **differ}
 
 
-def sequences(asked: FitRequest, method: Method) -> int:
+def sequences(asked: FitRequest, method: Tuning) -> int:
     """The batch of a step: one sequence of each card where nothing can be accumulated.
 
     Preferences are trained with a pair on each card at least, where nobody says how many.

@@ -16,7 +16,7 @@ from cost_models.training_cost import usd_per_million_tokens
 from planner.answers.fits.answer import Cell
 from planner.answers.fits.attempt import TITLES, Tried, tried
 from planner.answers.fits.compute import cell_of
-from planner.answers.fits.request import FitRequest, Method, parse_fit
+from planner.answers.fits.request import FitRequest, Tuning, parse_fit
 from planner.answers.fits.trainer_choice import ChosenTrainer, chosen_trainer
 from planner.answers.fits.training_defaults import trained_with
 from planner.documents.formats import listed
@@ -38,9 +38,9 @@ PARTS = ("model", "training", "cards")
 class CardsSpec(Spec):
     """What to try on one of each card."""
 
-    methods: tuple[Method, ...] = Field(
+    methods: tuple[Tuning, ...] = Field(
         ("full-in-backward", "lora", "qlora"), min_length=1, max_length=6,
-        description="ways to tune, as in fit",
+        description="ways to tune, as in fit, but for grpo",
     )  # fmt: skip
     seq_length: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         2048, description="tokens of a sequence"
@@ -61,17 +61,17 @@ class CardRow(Document):
     capacity_bytes: float
     precision: str
     price_usd_per_accelerator_hour: float | None
-    cells: dict[Method, Cell | None]
-    usd_per_million_tokens: dict[Method, float]
+    cells: dict[Tuning, Cell | None]
+    usd_per_million_tokens: dict[Tuning, float]
 
 
 class CardsAnswer(Answer):
     """The answer to `planner fit` without a card and POST /v1/fits/by-card."""
 
     seq_length: int
-    titles: dict[Method, str]
-    trainers: dict[Method, str]
-    reasons: dict[Method, str]
+    titles: dict[Tuning, str]
+    trainers: dict[Tuning, str]
+    reasons: dict[Tuning, str]
     rows: tuple[CardRow, ...]
     assumptions: tuple[Note, ...]
     fit_time_s: float
@@ -148,7 +148,7 @@ def fit_cards(asked: CardsRequest) -> CardsAnswer:
     )
 
 
-def _chosen(asked: CardsRequest, method: Method) -> tuple[FitRequest, ChosenTrainer]:
+def _chosen(asked: CardsRequest, method: Tuning) -> tuple[FitRequest, ChosenTrainer]:
     """The largest card that has a trainer for a method, and it; else why the largest has none."""
     first = None
     for one in reversed(asked.each):
@@ -160,7 +160,7 @@ def _chosen(asked: CardsRequest, method: Method) -> tuple[FitRequest, ChosenTrai
     return first
 
 
-def _row(asked: FitRequest, trainers: dict[Method, str], cards: CardsSpec) -> CardRow:
+def _row(asked: FitRequest, trainers: dict[Tuning, str], cards: CardsSpec) -> CardRow:
     group = asked.base.cluster.groups[0]
     cells = {
         method: _cell(asked, method, trainers[method], cards.seq_length)
@@ -184,13 +184,13 @@ def _row(asked: FitRequest, trainers: dict[Method, str], cards: CardsSpec) -> Ca
     )
 
 
-def _by_another(asked: FitRequest, method: Method, seq_length: int) -> Cell | None:
+def _by_another(asked: FitRequest, method: Tuning, seq_length: int) -> Cell | None:
     """The cell by the trainer that this card takes: it may lack a number format of the others."""
     found = chosen_trainer(asked, method, seq_length)
     return _cell(asked, method, found.trainer, seq_length) if found.trainer else None
 
 
-def _cell(asked: FitRequest, method: Method, trainer: str, seq_length: int) -> Cell | None:
+def _cell(asked: FitRequest, method: Tuning, trainer: str, seq_length: int) -> Cell | None:
     try:
         one: Tried = tried(asked, method, trainer, seq_length)
     except RequestError:  # the card lacks a number format that the method needs
@@ -203,7 +203,7 @@ def _cell(asked: FitRequest, method: Method, trainer: str, seq_length: int) -> C
 
 
 def _trained_with(
-    chosen: dict[Method, tuple[FitRequest, ChosenTrainer]], seq_length: int
+    chosen: dict[Tuning, tuple[FitRequest, ChosenTrainer]], seq_length: int
 ) -> Iterator[Note]:
     """What each way trains with on the card that chose its trainer."""
     for method, (card, found) in chosen.items():
@@ -213,7 +213,7 @@ def _trained_with(
             yield Note(code="trained_with", text=f"{TITLES[method]}: {said}")
 
 
-def _assumptions(trainers: dict[Method, str], rows: list[CardRow]) -> Iterator[Note]:
+def _assumptions(trainers: dict[Tuning, str], rows: list[CardRow]) -> Iterator[Note]:
     """What the table rests on; nothing where no way has a trainer."""
     if not trainers:
         return

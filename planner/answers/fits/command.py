@@ -30,10 +30,11 @@ def command_of(
     }
     asked = {"model": model, "cluster": cluster, **training, "framework": trainer, **own}
     asked = {name: value for name, value in asked.items() if name not in _NEEDLESS}
-    return shlex.join(["planner", "emit", *_words(asked)])
+    return shlex.join(["planner", "emit", *option_words(asked)])
 
 
-def _words(options: Mapping[str, Any]) -> Iterator[str]:
+def option_words(options: Mapping[str, Any]) -> Iterator[str]:
+    """Options as the command line takes them."""
     for name, value in options.items():
         flag = name.replace("_", "-")
         if isinstance(value, bool):

@@ -12,7 +12,8 @@ from planner import frameworks
 from planner.answers.fits.answer import Cell, FitAnswer, Row
 from planner.answers.fits.attempt import TITLES, Found, Tried, best_at, sequences
 from planner.answers.fits.command import command_of
-from planner.answers.fits.largest_that_fits import largest_that_fits
+from planner.answers.fits.grpo import grpo_notes, grpo_row
+from planner.answers.fits.largest_that_fits import LENGTH_STEP, largest_that_fits
 from planner.answers.fits.request import FitRequest, Method
 from planner.answers.fits.trainer_choice import chosen
 from planner.answers.fits.training_defaults import trained_with, trained_with_notes
@@ -29,7 +30,7 @@ from planner.version import __version__
 
 # Tokens of a sequence: as long as most models read.
 FAR = 131_072
-LENGTH_STEP, MOST_MICRO_BATCH = 256, 1024
+MOST_MICRO_BATCH = 1024
 DAY_HOURS = 24.0
 
 
@@ -67,6 +68,8 @@ def fit(asked: FitRequest) -> FitAnswer:
 def _row(asked: FitRequest, method: Method, lengths: tuple[int, ...]) -> Row:
     """The row of a method."""
     far = max(lengths[-1], min(asked.base.model.max_position_embeddings or FAR, FAR))
+    if method == "grpo":
+        return grpo_row(asked, lengths, far)
     own = chosen(asked, method, lengths[0], far)
     if isinstance(own, str):
         return Row(method=method, title=TITLES[method], reason=own)
@@ -179,14 +182,17 @@ def _longest(one: Tried, plan: ParallelPlan, fitting: int, most: int) -> int:
 def _times(asked: FitRequest, rows: list[Row]) -> str:
     """How far times may be off, and what was measured on the card."""
     bands = []
-    for method, cell in ((row.method, cell) for row in rows for cell in row.cells if cell.fits):
+    tuned = ((row.method, cell) for row in rows for cell in row.cells if cell.fits)
+    for method, cell in tuned:
+        if method == "grpo":  # of which a note of its own tells
+            continue
         band, tokens_per_s = cell.error_band, cell.tokens_per_s
         assert band is not None
         assert tokens_per_s is not None
         seconds = cell.seq_length * sequences(asked, method) / tokens_per_s
         bands.append((band.low_s / seconds, band.high_s / seconds, band.accelerator_rows))
     if not bands:
-        return "nothing was run: memory is an estimate"
+        return "memory is an estimate"
     low, high, known = zip(*bands, strict=True)
     off = f"in 4 of 5 cases a run takes {min(low):.2f} to {max(high):.2f} times the time shown"
     return f"memory and times are estimates; {off}; published runs on this card: {max(known)}"
@@ -218,6 +224,7 @@ def _assumptions(asked: FitRequest, lengths: tuple[int, ...], rows: list[Row]) -
             code="dpo",
             text="DPO: sequences are pairs, and the reference is the model without its adapters",
         )
+    yield from grpo_notes(asked, rows)
     if left_out := [f"{one:,}" for one in asked.fit.lengths if one not in lengths]:
         most = asked.base.model.max_position_embeddings
         text = f"left out: {listed(left_out)} tokens, beyond the model's {most:,} positions"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+LENGTH_STEP = 256  # tokens of a sequence: lengths are tried in such steps
+
 
 def largest_that_fits(spare: Callable[[int], float], low: int, high: int) -> int:
     """The last number of low to high that leaves something; low if none does.

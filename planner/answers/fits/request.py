@@ -18,7 +18,8 @@ from planner.documents.typed_values import plain_object, require_object, require
 from planner.inputs.requests.parser import parse_request
 
 PARTS = ("model", "cluster", "training", "fit")
-Method = Literal["full", "full-offload", "full-in-backward", "lora", "qlora", "dpo"]
+Tuning = Literal["full", "full-offload", "full-in-backward", "lora", "qlora", "dpo"]
+Method = Literal[Tuning, "grpo"]
 LENGTHS = (1024, 2048, 4096, 8192, 16384)
 SEQUENCES = 16  # of a batch, at least
 MOST_ACCELERATORS = 1024
@@ -28,9 +29,9 @@ class FitSpec(Spec):
     """What to try on the cards."""
 
     methods: tuple[Method, ...] = Field(
-        get_args(Method), min_length=1, max_length=6,
+        get_args(Method), min_length=1, max_length=7,
         description="ways to tune; full-offload: optimizer in host memory; full-in-backward: one "
-        "micro-batch, updates in the backward pass; dpo: with LoRA",
+        "micro-batch, updates in the backward pass; dpo, grpo: with LoRA",
     )  # fmt: skip
     lengths: tuple[Annotated[int, Field(ge=1, le=1_000_000)], ...] = Field(
         LENGTHS, min_length=1, max_length=8, description="tokens of a sequence, each tried"

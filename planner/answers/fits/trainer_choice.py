@@ -11,7 +11,7 @@ from cost_models.plans import FIELDS, ParallelPlan
 from cost_models.spec import ModelSpec
 from planner import frameworks
 from planner.answers.fits.attempt import Found, Tried, best_at, loss_of, tried
-from planner.answers.fits.request import FitRequest, Method
+from planner.answers.fits.request import FitRequest, Tuning
 from planner.constraints import Context
 from planner.documents.formats import reason_words
 from planner.documents.problems import RequestError
@@ -31,7 +31,7 @@ class ChosenTrainer:
     reason: str = ""
 
 
-def chosen_trainer(asked: FitRequest, method: Method, seq_length: int) -> ChosenTrainer:
+def chosen_trainer(asked: FitRequest, method: Tuning, seq_length: int) -> ChosenTrainer:
     """The trainer that `fit` takes for a method at one length."""
     found = chosen(asked, method, seq_length, seq_length)
     if isinstance(found, str):
@@ -57,7 +57,7 @@ class Chosen:
     unmeasured: str | None = None
 
 
-def chosen(asked: FitRequest, method: Method, seq_length: int, far: int) -> Chosen | str:
+def chosen(asked: FitRequest, method: Tuning, seq_length: int, far: int) -> Chosen | str:
     """The trainer that needs least memory at a great length, on a tie the fastest; or why none.
 
     Of those that fit at the first length.  The least memory far from there decides which reaches
@@ -75,7 +75,7 @@ def chosen(asked: FitRequest, method: Method, seq_length: int, far: int) -> Chos
     return replace(best, others=others, unmeasured=frameworks.get(able[0].one.trainer).title)
 
 
-def _able(asked: FitRequest, method: Method, seq_length: int, far: int) -> list[Chosen] | str:
+def _able(asked: FitRequest, method: Tuning, seq_length: int, far: int) -> list[Chosen] | str:
     """Every trainer that has a plan, fitting or not; or why none has."""
     able, why = list[Chosen](), dict[str, str]()
     for name in _trainers(method):
@@ -98,7 +98,7 @@ def _common_reason(why: dict[str, str], model: ModelSpec) -> str:
     return text
 
 
-def _trainers(method: Method) -> Iterator[str]:
+def _trainers(method: Tuning) -> Iterator[str]:
     """Those that have the method at all."""
     in_backward = method == "full-in-backward"
     for name, one in ((name, frameworks.get(name)) for name in FRAMEWORKS):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from planner.answers.fits.attempt import Tried, best_at, tried
-from planner.answers.fits.request import FitRequest, Method, usual_batch
+from planner.answers.fits.request import FitRequest, Tuning, usual_batch
 from planner.answers.fits.trainer_choice import Chosen
 from planner.answers.plans.near_misses import LARGEST_ENLARGEMENT, change_of, offloaded
 from planner.documents.answer import Change
@@ -15,7 +15,7 @@ from planner.search.exhaustive import cost_model
 
 
 def smallest_change(
-    asked: FitRequest, method: Method, chosen: Chosen, seq_length: int
+    asked: FitRequest, method: Tuning, chosen: Chosen, seq_length: int
 ) -> Change | None:
     """The smallest that makes a length fit; None where nothing helps with any trainer.
 
@@ -33,11 +33,11 @@ def smallest_change(
     return next(chain(*ways), None)
 
 
-def _enlarged(asked: FitRequest, method: Method, trainer: str, seq_length: int) -> Change | None:
+def _enlarged(asked: FitRequest, method: Tuning, trainer: str, seq_length: int) -> Change | None:
     """The smallest doubling of the nodes that fits, with the batch that is usual there."""
     factor = 1
     while (factor := 2 * factor) <= LARGEST_ENLARGEMENT:
-        larger = _on_more_nodes(asked, factor)
+        larger = on_more_nodes(asked, factor)
         try:
             found = best_at(tried(larger, method, trainer, seq_length), seq_length)
         except SpaceTooLarge:
@@ -49,7 +49,8 @@ def _enlarged(asked: FitRequest, method: Method, trainer: str, seq_length: int) 
     return None
 
 
-def _on_more_nodes(asked: FitRequest, factor: int) -> FitRequest:
+def on_more_nodes(asked: FitRequest, factor: int) -> FitRequest:
+    """The question on so many times the nodes, with the batch that is usual there."""
     cluster, batch = asked.base.cluster, asked.training["global_batch_size"]
     group = cluster.groups[0].model_copy(update={"nodes": cluster.groups[0].nodes * factor})
     larger = cluster.model_copy(update={"groups": (group,)})

@@ -12,7 +12,8 @@ from cost_models.spec import TrainingSpec
 from planner import frameworks
 from planner.answers.plans import plan_answers
 from planner.documents.answer import Pick, PlanAnswer
-from planner.documents.formats import gap, overflow
+from planner.documents.formats import gap, gib, overflow, seconds
+from planner.documents.plan_report import PlanReport
 from planner.documents.problems import RequestError, choice, problem, refuse
 from planner.documents.request import PlanRequest
 from planner.documents.typed_values import looked_up
@@ -26,10 +27,16 @@ PICKS = ("recommended", "fastest", "most-headroom", "published-recipe")
 
 
 class NothingFits(RequestError):
-    """There is no plan to write files for: no plan fits, or the given one does not."""
+    """There is no plan to write files for: no plan fits, or the given one does not.
 
-    def __init__(self, detail: str, pointer: str = "", got: Any = None) -> None:
+    missing_bytes: of an accelerator, with which one would; None where that is not known.
+    """
+
+    def __init__(
+        self, detail: str, pointer: str = "", got: Any = None, missing_bytes: float | None = None
+    ) -> None:
         super().__init__([problem(pointer, "nothing_fits", detail, got)])
+        self.missing_bytes = missing_bytes
 
 
 def emit(request: PlanRequest, launcher: str | None = None, pick: str | None = None) -> Bundle:
@@ -55,12 +62,23 @@ def emit(request: PlanRequest, launcher: str | None = None, pick: str | None = N
             raise RequestError([choice("/pick", pick, PICKS)])
         request, name, plan, said = _picked(request, pick or PICKS[0])
     asked, framework = request.for_framework(name), frameworks.get(name)
-    bundle = _with_words(framework.write(asked, plan), said)
-    bundle = launched(bundle, asked, launcher)
-    memory = plan_answers.estimate(asked, plan).estimate.memory
+    bundle = framework.write(asked, plan)
+    expected = plan_answers.estimate(asked, plan).estimate
+    memory = expected.memory
+    bundle = launched(with_words(bundle, [*said, expected_words(expected)]), asked, launcher)
     if memory.peak_bytes > memory.capacity_bytes:
         raise NothingFits(f"the plan does not fit: {overflow(memory)}")
     return bundle
+
+
+def expected_words(plan: PlanReport) -> str:
+    """What a run of the plan will show, for its launch files."""
+    band, memory = plan.error_band, plan.memory
+    return (
+        f"Expected: {seconds(plan.iteration_time_s)} per iteration ({seconds(band.low_s)} to "
+        f"{seconds(band.high_s)}: 80 % interval), {plan.tokens_per_s:,.0f} tokens/s; "
+        f"{gib(memory.peak_bytes)} of {gib(memory.capacity_bytes)} GiB at the peak."
+    )
 
 
 def _picked(request: PlanRequest, pick: str) -> tuple[PlanRequest, str, ParallelPlan, list[str]]:
@@ -129,7 +147,7 @@ def pick_words(pick: Pick, picks: Sequence[Pick]) -> list[str]:
     return [*said, "planner emit --pick fastest writes the fastest."]
 
 
-def _with_words(bundle: Bundle, said: Sequence[str]) -> Bundle:
+def with_words(bundle: Bundle, said: Sequence[str]) -> Bundle:
     """The bundle with these words in the header of its main file, under the first of its lines."""
     text = bundle.files[bundle.main]
     first = next((line for line in text.splitlines() if line.startswith("# ")), None)

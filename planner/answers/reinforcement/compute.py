@@ -54,7 +54,7 @@ def step(asked: ReinforcementRequest) -> ReinforcementAnswer:
         parts_s=best.parts_s,
         dominant=max(best.parts_s, key=best.parts_s.__getitem__),
         step_time_s=best.step_time_s,
-        interval_s=_interval_s(asked, best),
+        interval_s=interval_s(asked, best),
         ways=tuple(_way(asked, one) for one in found),
         generated=best.engines.document(asked),
         weight_bytes=generation_weight_bytes(asked.request.model),
@@ -83,8 +83,8 @@ def _way(asked: ReinforcementRequest, one: Layout) -> Way:
     )
 
 
-def _interval_s(asked: ReinforcementRequest, best: Layout) -> tuple[float, float]:
-    """Where the step is expected: the doubts of its parts are independent, so squares add up.
+def interval_s(asked: ReinforcementRequest, best: Layout) -> tuple[float, float]:
+    """Where a step is expected: the doubts of its parts are independent, so squares add up.
 
     Each doubt moves its parts to an end of their own 80 % interval, the others being in the middle.
     """

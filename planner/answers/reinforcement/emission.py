@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from importlib import import_module
 
 from planner import frameworks
-from planner.answers.plans.emission import NothingFits
+from planner.answers.plans.emission import NothingFits, with_words
 from planner.answers.plans.plan_answers import illegal
+from planner.answers.reinforcement.compute import interval_s
 from planner.answers.reinforcement.documents import PART, ReinforcementRequest, ReinforcementSpec
 from planner.answers.reinforcement.layouts import Layout, layouts
+from planner.documents.formats import seconds
 from planner.documents.problems import Problem, RequestError, Scalar
 from planner.frameworks.base import Bundle
 from planner.frameworks.rollouts import Rollouts
@@ -51,7 +53,9 @@ def files(asked: ReinforcementRequest) -> Bundle:
     bundle: Bundle = import_module(trainer.module).render(
         said, best.trained.plan, _rollouts(asked, best)
     )
-    return bundle
+    low_s, high_s = interval_s(asked, best)
+    expected = f"Expected: {seconds(best.step_time_s)} per step ({seconds(low_s)} to "
+    return with_words(bundle, [f"{expected}{seconds(high_s)}: 80 % interval)."])
 
 
 def _problem(name: str, detail: str, got: Scalar, *allowed: Scalar) -> Problem:

@@ -13,7 +13,7 @@ from cost_models.generation import WORKSPACE_BYTES, Engine
 from cost_models.spec import ModelSpec
 from planner.answers.plans.emission import NothingFits
 from planner.answers.reinforcement.documents import PART, Generation, ReinforcementRequest
-from planner.documents.formats import gib
+from planner.documents.formats import size
 from planner.evidence.uncertainty.learned_steps import GenerationBelief, generation_belief
 from planner.evidence.uncertainty.site_storage import site_of_request
 from planner.search.exhaustive import cost_model
@@ -112,20 +112,37 @@ def _no_room(asked: ReinforcementRequest, degrees: list[int], bytes_for_it: floa
     def need(tokens: int) -> float:
         return min(_engine_bytes(asked, tp, spec.prompt_tokens + tokens) for tp in degrees)
 
-    has = f"of an accelerator, which has {gib(bytes_for_it)} for it"
-    room = "a larger generation_tp, a larger gpu_memory_utilization or generation: other make room"
+    has = f"of an accelerator, which has {size(bytes_for_it)} for it"
+    missing_bytes, room = need(spec.longest_tokens) - bytes_for_it, _more_room(asked)
     if need(0) > bytes_for_it:
-        detail = f"no engine fits: weights and the cache of a prompt need {gib(need(0))} {has}"
-        return NothingFits(f"{detail}; {room}", f"/{PART}/generation_tp", spec.generation_tp)
+        detail = f"no engine fits: weights and the cache of a prompt need {size(need(0))} {has}"
+        pointer = f"/{PART}/generation_tp"
+        return NothingFits(detail + room, pointer, spec.generation_tp, missing_bytes)
     low, high = 0, spec.longest_tokens
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if need(middle) <= bytes_for_it else (low, middle)
     detail = (
         f"no engine fits: weights and the cache of one sequence of {spec.sequence_tokens:,} tokens "
-        f"need {gib(need(spec.longest_tokens))} {has}: at most {low:,} tokens of a response; {room}"
+        f"need {size(need(spec.longest_tokens))} {has}: at most {low:,} tokens of a response{room}"
     )
-    return NothingFits(detail, f"/{PART}/max_response_tokens", spec.longest_tokens)
+    pointer = f"/{PART}/max_response_tokens"
+    return NothingFits(detail, pointer, spec.longest_tokens, missing_bytes)
+
+
+def _more_room(asked: ReinforcementRequest) -> str:
+    """What would make room for an engine, of what the cluster allows."""
+    spec, accelerators = asked.reinforcement, asked.request.cluster.accelerators
+    ways = []
+    if spec.generation_tp is not None and spec.generation_tp < accelerators:
+        ways.append("a larger generation_tp")
+    if spec.gpu_memory_utilization is not None:
+        ways.append("a larger gpu_memory_utilization")
+    if asked.nodes > 1 and spec.generation != "other":
+        ways.append("generation: other")
+    if not ways:
+        return ""
+    return f"; {' or '.join(ways)} may make room"
 
 
 def _degrees(asked: ReinforcementRequest, accelerators: int) -> list[int]:
@@ -151,6 +168,11 @@ def splits_heads(model: ModelSpec, tp: int) -> bool:
 def _engine(asked: ReinforcementRequest, tp: int, expert_parallel: bool = False) -> Engine:
     spec = asked.reinforcement
     return Engine(cost_model(asked.request), tp, expert_parallel, spec.generation_precision, "bf16")
+
+
+def least_engine_bytes(asked: ReinforcementRequest, tp: int) -> float:
+    """The least memory of an accelerator of an engine for the longest sequence of a step."""
+    return _engine_bytes(asked, tp, asked.reinforcement.sequence_tokens)
 
 
 def _engine_bytes(asked: ReinforcementRequest, tp: int, tokens: int) -> float:

@@ -286,7 +286,8 @@ def _trained(asked: ReinforcementRequest, nodes: int) -> Trained:
             return Trained(asked, nodes, _by_lengths(asked, bound), plan)
         if outcome.nearest:
             missing[name] = -free_bytes(bound, outcome.nearest[0])
-    raise NothingFits(_does_not_fit(asked, nodes, missing))
+    least = min(missing.values(), default=None)
+    raise NothingFits(_does_not_fit(asked, nodes, missing), missing_bytes=least)
 
 
 def _does_not_fit(

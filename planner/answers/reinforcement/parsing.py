@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cost_models.spec import ModelSpec
+from planner import frameworks
 from planner.answers.reinforcement.documents import PART, ReinforcementRequest, ReinforcementSpec
 from planner.answers.reinforcement.engines import splits_heads
 from planner.documents.problems import Gathered, Problem, RequestError, missing
@@ -110,10 +111,14 @@ def _training(value: Any, spec: ReinforcementSpec) -> Any:
     """The training with what follows from a step; what is no object is left to the parser."""
     if value is not None and not isinstance(value, dict):
         return value
-    usual = {"seq_length": spec.sequence_tokens, "global_batch_size": spec.sequences}
-    usual |= TRAINERS[spec.trainer].training
+    usual: dict[str, Any] = {
+        "seq_length": spec.sequence_tokens, "global_batch_size": spec.sequences,
+    }  # fmt: skip
     given = {name: part for name, part in (value or {}).items() if part is not None}
-    return usual | given
+    trainer = TRAINERS[spec.trainer]
+    if given.get("lora_rank"):
+        usual |= frameworks.get(trainer.framework).adapters
+    return usual | trainer.training | given
 
 
 def _of_algorithm(spec: ReinforcementSpec) -> Iterator[Problem]:

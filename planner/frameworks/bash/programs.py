@@ -189,7 +189,7 @@ class Programs(Substitutions, ABC):
                     self.nested(_without_option(word))
 
     def shell(self, words: list[Value], names: list[str | None]) -> None:
-        """`bash -c TEXT`, or `bash SCRIPT ARGUMENTS`."""
+        """`bash -c TEXT NAME ARGUMENTS`, or `bash SCRIPT ARGUMENTS`."""
         place = 0
         while place < len(names) and (names[place] or "").startswith(("-", "+")):
             option = names[place] or ""
@@ -197,13 +197,21 @@ class Programs(Substitutions, ABC):
             if not option.startswith("--") and "c" in option:
                 while place < len(names) and (names[place] or "").startswith("-"):
                     place += 1
-                with Copy(self, True):
+                with Copy(self, True), self.arguments_of(words[place + 2 :]):
                     for word in words[place : place + 1]:
                         self.nested(word)
                 return
             if option in ("-o", "+o"):
                 place += 1
         self.other(words[place : place + 1], words[place + 1 :], "run")
+
+    @contextmanager
+    def arguments_of(self, arguments: Sequence[Value]) -> Iterator[None]:
+        """The arguments of a shell that is started with a text: `$0` is not one of them."""
+        kept = self.positional, self.called
+        self.positional, self.called = tuple(arguments), True
+        yield
+        self.positional, self.called = kept
 
     def launch(self, words: list[Value], names: list[str | None]) -> ProgramCall | None:
         """The words as the call of a Python program; None for any other command."""

@@ -101,7 +101,7 @@ def _table(answer: FitAnswer) -> RenderableType:
 
 _NAMES = {
     "full": "full", "full-offload": "full, host", "full-in-backward": "full, in bwd",
-    "lora": "LoRA", "qlora": "QLoRA", "dpo": "DPO",
+    "lora": "LoRA", "qlora": "QLoRA", "dpo": "DPO", "grpo": "GRPO",
 }  # fmt: skip
 
 
@@ -110,7 +110,8 @@ def _lines(row: Row) -> Iterator[tuple[str, Callable[[Cell], str]]]:
     yield "GiB free", lambda cell: gib(cell.spare_bytes)
     if row.longest_seq_length is None:
         return
-    yield "max mbs", lambda cell: f"{cell.largest_micro_batch:,}"
+    if any(cell.largest_micro_batch is not None for cell in row.cells):
+        yield "max mbs", lambda cell: f"{cell.largest_micro_batch:,}"
     yield "tokens/s", lambda cell: f"{cell.tokens_per_s:,.0f}"
     if any(cell.hours is not None for cell in row.cells):
         yield "hours", lambda cell: f"{cell.hours:,.3g}"

@@ -84,6 +84,9 @@ CALL = "torchrun pretrain_gpt.py"
         ('CMD="{c} --x 1"\neval $CMD', "--x 1"),
         ('CMD="{c} --x 1"\n$CMD --y', "--x 1 --y"),
         ('srun -N 2 bash -c "cd /x && {c} --x 1"', "--x 1"),
+        # A shell's text is given what follows it; the first is its name.
+        ("bash -c '{c} \"$@\"' start --x 1", "--x 1"),
+        ("set -- --y 2\nbash -c '{c} --x \"$@\"'", "--x"),
         ("pdsh -w node[0-3] 'cd /x; {c} --x 1'", "--x 1"),
         ("run() { {c} --n $1; }\nrun 5", "--n 5"),
         ("for a in 1; do {c} --n $a; done", "--n 1"),

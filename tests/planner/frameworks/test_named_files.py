@@ -6,9 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from planner import emit
 from planner.frameworks.sources import launch_at
 
 HEAD = "CONFIG=zero2\ntorchrun train.py --deepspeed "
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Path:
+    """So deep that no folder above it, in which names are looked for too, is someone else's."""
+    folder = tmp_path / "in" / "these" / "folders"
+    folder.mkdir(parents=True)
+    return folder
 
 
 def tree(folder: Path, **texts: str) -> None:
@@ -86,6 +95,21 @@ def test_a_script_that_is_called_is_found_with_what_it_names(tmp_path: Path) -> 
         scripts__conf__ds_dot_json="{}",
     )
     assert found(tmp_path / "scripts" / "launch.sh") == ["train.sh", "ds.json"]
+
+
+# Those that start a script of the framework by a job of their own.
+@pytest.mark.parametrize("launcher", ["slurm", "kubernetes", "jobset", "trainjob", "skypilot"])
+def test_a_job_that_is_written_here_is_read_with_what_it_starts(
+    tmp_path: Path, launcher: str
+) -> None:
+    bundle = emit(
+        model="llama-3.1-8b", cluster="2x8xh100-sxm", plan={"tp": 8}, launcher=launcher,
+        training={"seq_length": 8192, "global_batch_size": 128},
+    )  # fmt: skip
+    for name, text in bundle.files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    (job,) = (name for name in bundle.files if name != "launch.sh")
+    assert "launch.sh" in found(tmp_path / job)
 
 
 def test_only_files_of_the_repository_are_opened(tmp_path: Path) -> None:
