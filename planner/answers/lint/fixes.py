@@ -196,13 +196,16 @@ def _line_with_change(line: str, change: FlagChange, inside: bool) -> str | None
 
 
 def _key_changed(line: str, change: FlagChange) -> str | None:
-    """The same of a key of YAML or JSON."""
+    """The same of a key of YAML or JSON, or of an argument of a Python call."""
     # GPT-NeoX takes dashes for underscores.
     key = re.escape(change.option.rpartition(".")[2]).replace("_", "[-_]")
-    found = re.search(rf"""(["']?{key}["']?\s*:\s*)("[^"]*"|'[^']*'|[^\s,#}}]+)""", line)
+    found = re.search(
+        rf"""(["']?{key}["']?\s*:\s*)("[^"]*"|'[^']*'|[^\s,#}}]+)"""
+        rf"""|(?<![\w.])({key}\s*=\s*)(True|False|\d+)(?=\s*(?:[,)#]|$))""", line,
+    )  # fmt: skip
     if found is None or change.after is None:
         return None
-    return line[: found.end(1)] + change.after + line[found.end() :]
+    return line[: found.end(1) if found[1] else found.end(3)] + change.after + line[found.end() :]
 
 
 def _line_with_option(line: str, change: FlagChange, inside: bool) -> str:

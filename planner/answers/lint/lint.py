@@ -8,6 +8,7 @@ from typing import Any
 
 from cost_models.fields import Spec
 from cost_models.spec import ClusterSpec
+from planner.answers.lint import few_options
 from planner.answers.lint.better_plans import best, fewest_changes, nearest
 from planner.answers.lint.changed_options import corrections
 from planner.answers.lint.checks import CHECKS
@@ -117,8 +118,11 @@ def _better_plans(launch: LintedLaunch, misspelled: bool) -> tuple[Better | None
 
     misspelled: whether the script runs only once its options are spelled as in this launch.
     """
-    if not _searched(launch):
+    if launch.contradictions:
         return None, None
+    if not launch.reading.written:
+        found = few_options.best(launch)
+        return (found, None) if _runs(launch) else (None, found)
     if not _runs(launch) or launch.own is None:
         return best(launch), fewest_changes(launch)
     return best(launch), Better(report=launch.own, changes=()) if misspelled else None
@@ -193,9 +197,11 @@ def _written(
     if found is None or not found.files:
         return found
     try:
-        _, after = judge.found_in({**files, **found.files})
+        launch, after = judge.found_in({**files, **found.files})
         stays = [one for one in after if one.severity == "error"]
         broken = any(one.text not in known for one in stays)
+        # Of files that are not written here, an option may follow from another that changes too.
+        broken |= not launch.reading.written and launch.plan != found.report.plan
     except RequestError:
         broken = True
     if broken:

@@ -16,7 +16,7 @@ from planner.frameworks.megatron.flags import VOCAB_MULTIPLE
 from planner.search.exhaustive import cost_model
 
 _COUNT = re.compile(r"[1-9][0-9]{0,6}", re.ASCII)
-_NO_RECOMPUTE: dict[str, Any] = {
+NO_RECOMPUTE: dict[str, Any] = {
     "recompute": "none", "recompute_modules": (), "recompute_num_layers": 0,
     "recompute_layers": (),
 }  # fmt: skip
@@ -38,14 +38,14 @@ def recompute_needless(launch: LintedLaunch) -> Iterator[Finding]:
     if launch.plan.recompute != "none":
         text = f"{launch.plan.recompute} recompute, though the plan fits without it"
         yield from slow(
-            launch, "recompute_needless", "warning", text, [_NO_RECOMPUTE], ("recompute",)
+            launch, "recompute_needless", "warning", text, [NO_RECOMPUTE], ("recompute",)
         )
 
 
 def recompute_full(launch: LintedLaunch) -> Iterator[Finding]:
     """Full recompute, although less recompute fits."""
     plan = launch.plan
-    if plan.recompute != "full" or launch.fastest([_NO_RECOMPUTE]) is not None:
+    if plan.recompute != "full" or launch.fastest([NO_RECOMPUTE]) is not None:
         return
     fewer = [
         {"recompute_method": "block", "recompute_num_layers": n, "recompute_layers": ()}
@@ -57,7 +57,7 @@ def recompute_full(launch: LintedLaunch) -> Iterator[Finding]:
         )
     ]
     lighter = [
-        _NO_RECOMPUTE | {"recompute": "selective", "recompute_modules": modules}
+        NO_RECOMPUTE | {"recompute": "selective", "recompute_modules": modules}
         for modules in _MODULES
     ]
     text = "every layer is computed again, and less of it fits"

@@ -118,7 +118,7 @@ def _training(value: Any, spec: ReinforcementSpec) -> Any:
     trainer = TRAINERS[spec.trainer]
     if given.get("lora_rank"):
         usual |= frameworks.get(trainer.framework).adapters
-    return usual | trainer.training | given
+    return {**usual, **trainer.training, **given}
 
 
 def _of_algorithm(spec: ReinforcementSpec) -> Iterator[Problem]:

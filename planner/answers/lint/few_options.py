@@ -1,0 +1,120 @@
+"""A faster plan of a launch that is not written here: by the options of it that are known.
+
+No framework's writer tells the options of such files.  Two choices stand in nearly all of them, are
+changed without a change of anything else, and gain most: the sequences of a micro-batch, with its
+accumulation, and whether layers are computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+from cost_models.plans import ParallelPlan
+from planner.answers.lint.findings import Better, FlagChange
+from planner.answers.lint.linted_launch import MINIMUM_GAIN, LintedLaunch, changed
+from planner.answers.lint.slow_work import NO_RECOMPUTE
+from planner.answers.plans.explain import report
+from planner.frameworks.named_files import PYTHON
+from planner.frameworks.read_results import Setting
+
+# Options of transformers' Trainer, with and without dashes, and those that say the same elsewhere.
+MICRO_BATCH = (
+    "per_device_train_batch_size", "micro_batch_size", "micro_train_batch_size", "batch_size",
+)  # fmt: skip
+ACCUMULATION = ("gradient_accumulation_steps", "accumulation_steps")
+RECOMPUTE = (
+    "gradient_checkpointing", "activation_checkpointing", "enable_activation_checkpointing",
+)  # fmt: skip
+MOST_MICRO_BATCH = 64
+
+
+def best(launch: LintedLaunch) -> Better | None:
+    """The fastest plan with another micro-batch or recompute that fits.
+
+    None where the launch's options for them are not known, or nothing is likely to be faster by
+    MINIMUM_GAIN.
+    """
+    own = launch.own
+    found = launch.fastest(_choices(launch)) if own is not None else None
+    if own is None or found is None:
+        return None
+    if own.fits:
+        gain = 1.0 - found.seconds / own.iteration_time_s
+        if gain < MINIMUM_GAIN or not launch.likely_faster(found):
+            return None
+    plan = found.priced.plan
+    return Better(
+        report=report(launch.costs, launch.request, plan), changes=tuple(_changes(launch, plan))
+    )
+
+
+def _choices(launch: LintedLaunch) -> Iterator[dict[str, Any]]:
+    """Fields to set: micro-batches that divide the batch of a rank, with and without recompute."""
+    plan = launch.plan
+    sizes: list[dict[str, Any]] = [{}]
+    recomputes: list[dict[str, Any]] = [{}]
+    if _said(launch, MICRO_BATCH) and _said(launch, ACCUMULATION):
+        each = launch.training.global_batch_size // plan.dp
+        powers = [_together(launch) << i for i in range(MOST_MICRO_BATCH.bit_length())]
+        sizes = [{"micro_batch_size": n} for n in powers if each % n == 0]
+    if _said(launch, RECOMPUTE) and plan.recompute in ("none", "full"):
+        layers = -(-launch.model.num_layers // (plan.pp * plan.vpp))
+        whole = {"recompute": "full", "recompute_method": "block", "recompute_num_layers": layers}
+        recomputes = [NO_RECOMPUTE, whole]
+    for size, recompute in product(sizes, recomputes):
+        if changed(plan, {**size, **recompute}) not in (None, plan):
+            yield {**size, **recompute}
+
+
+def _together(launch: LintedLaunch) -> int:
+    """Sequences of what a micro-batch counts: preferences are pairs of them."""
+    return 2 if launch.training.loss in ("dpo", "reward") else 1
+
+
+def _said(launch: LintedLaunch, names: tuple[str, ...]) -> Setting | None:
+    """The last setting of the first of these names that the files have, as a key or an option."""
+    said = [one for one in reversed(launch.reading.settings) if one.line]
+    named = {name: [one for one in said if _bare(one.name) == name] for name in names}
+    return next((found[0] for found in named.values() if found), None)
+
+
+def _bare(option: str) -> str:
+    return option.lstrip("-").replace("-", "_").rpartition(".")[2]
+
+
+def _changes(launch: LintedLaunch, plan: ParallelPlan) -> Iterator[FlagChange]:
+    """The options that change, each where it stands."""
+    size, pairs = plan.micro_batch_size, _together(launch)
+    if size != launch.plan.micro_batch_size:
+        steps = launch.training.global_batch_size // (plan.dp * size)
+        yield from _change(_said(launch, MICRO_BATCH), str(size // pairs), "the micro-batch")
+        yield from _change(_said(launch, ACCUMULATION), str(steps), "for the same batch of a step")
+    if plan.recompute != launch.plan.recompute:
+        said, on = _said(launch, RECOMPUTE), plan.recompute != "none"
+        why = "all layers are computed again" if on else "nothing is computed again"
+        yield from _change(said, None if said is None else _switched(said, on), why)
+
+
+def _change(said: Setting | None, after: str | None, why: str) -> Iterator[FlagChange]:
+    if said is None:
+        return
+    before = "" if said.value is None else str(said.value)
+    # A program says the arguments of a call, which are read as options.
+    option = _bare(said.name) if said.file.endswith(PYTHON) else said.name
+    if before != after:
+        yield FlagChange(
+            option=option, before=before, after=after, why=why, file=said.file, line=said.line
+        )
+
+
+def _switched(said: Setting, on: bool) -> str | None:
+    """The value of a setting that switches something, as the file writes them; None: left out."""
+    if said.value is None:  # a bare option
+        return "" if on else None
+    word = str(said.value)
+    if word.lower() not in ("true", "false"):
+        return "1" if on else "0"
+    new = str(on)
+    return new if word[0].isupper() else new.lower()
