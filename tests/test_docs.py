@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import runpy
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from planner.data_folder import VARIABLE
+from planner.questions.question import resolved
+from planner.questions.registry import QUESTIONS
 from tools import pictures, shown_output
 
 ROOT = Path(__file__).parent.parent
@@ -37,6 +40,20 @@ def test_lines_beside_an_ellipsis_are_found_again() -> None:
     ]  # fmt: skip
     with pytest.raises(ValueError, match="memory"):
         shown_output.current(["...", "memory 3 GiB"], printed)
+
+
+def test_the_documents_of_questions_are_taken() -> None:
+    """Those in a table of their own: by the parser of the question that their row names."""
+    text = (DOCS / "python-and-http.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w/-]+)`: .*? \| `(\{.*\})` \|$", text, re.MULTILINE)
+    parsers = {
+        one.path.strip("/"): resolved(one.parse)
+        for one in QUESTIONS.values()
+        if one.parse
+    }
+    for path, document in rows:
+        parsers[path](json.loads(document))
+    assert len(rows) == 4
 
 
 @pytest.mark.parametrize("name", pictures.CHUNKS)

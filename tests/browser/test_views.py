@@ -97,7 +97,7 @@ def test_without_a_price_there_is_no_cost(page: Page) -> None:
 def test_what_fits(page: Page, shot: Callable[..., None]) -> None:
     page.goto(link(view="fit"))
     verdict = page.locator(".verdict")
-    expect(verdict).to_have_text("3 of 6 ways fit on 1 × GeForce RTX 4090")
+    expect(verdict).to_have_text("3 of 7 ways fit on 1 × GeForce RTX 4090")
     table = page.get_by_role("region", name="Methods by length: table")
     quantized = table.get_by_role("row", name="QLoRA")
     expect(quantized.locator(".meter:not(.over)")).to_have_count(5)
@@ -109,7 +109,7 @@ def test_what_fits(page: Page, shot: Callable[..., None]) -> None:
 
     # A rented node has a price, and room for more ways.
     page.get_by_label("Card or instance").select_option("p5.4xlarge")
-    expect(verdict).to_have_text("5 of 6 ways fit on 1 × H100 SXM5 80GB")
+    expect(verdict).to_have_text("6 of 7 ways fit on 1 × H100 SXM5 80GB")
     expect(quantized.locator("td").first).to_contain_text("$")
     page.get_by_label("Batch").fill("-1")
     expect(page.get_by_label("Batch")).to_have_attribute("aria-invalid", "true")
@@ -131,7 +131,7 @@ def test_which_cards_fit(page: Page, shot: Callable[..., None]) -> None:
     expect(page.get_by_label("Cards in the node")).to_have_count(0)
     shot(page, "fits-by-card", whole=True)
     card.get_by_role("button").click()
-    expect(verdict).to_have_text("3 of 6 ways fit on 1 × GeForce RTX 4090")
+    expect(verdict).to_have_text("3 of 7 ways fit on 1 × GeForce RTX 4090")
 
 
 def test_a_step_of_reinforcement_learning(page: Page, shot: Callable[..., None]) -> None:
