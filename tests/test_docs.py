@@ -46,11 +46,7 @@ def test_the_documents_of_questions_are_taken() -> None:
     """Those in a table of their own: by the parser of the question that their row names."""
     text = (DOCS / "python-and-http.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([\w/-]+)`: .*? \| `(\{.*\})` \|$", text, re.MULTILINE)
-    parsers = {
-        one.path.strip("/"): resolved(one.parse)
-        for one in QUESTIONS.values()
-        if one.parse
-    }
+    parsers = {one.path.strip("/"): resolved(one.parse) for one in QUESTIONS.values() if one.parse}
     for path, document in rows:
         parsers[path](json.loads(document))
     assert len(rows) == 4

@@ -24,6 +24,8 @@ MISSPELLING_SIMILARITY = 0.92
 MOST_LOOKED_UP = 100  # unknown options, each of which is compared with all known ones
 # Refusals that hold for the versions of upstream alone.
 _OF_UPSTREAM = re.compile(r" cannot be '.*': it is one of |^no version has all options")
+# A tokenizer that upstream does not know is a fork's, whatever its options.
+_OWN_TOKENIZER = re.compile(r"^--tokenizer-type cannot be ")
 _NEGATIVE = re.compile(r"-\d+$|-\d*\.\d+$")
 
 
@@ -271,10 +273,12 @@ class Arguments:
         A fork may take values, and mix options, that upstream refuses: that is said, not refused.
         """
         names = dict.fromkeys(one.name for one in self.foreign())
-        if names:
-            for one in [one for one in self.refusals if _OF_UPSTREAM.search(one.reason.text)]:
+        own = any(_OWN_TOKENIZER.match(one.reason.text) for one in self.refusals)
+        for one in [one for one in self.refusals if _OF_UPSTREAM.search(one.reason.text)]:
+            if names or own:
                 self.refusals.remove(one)
                 self.assume(f"upstream refuses: {one.reason.text}; the fork may have it")
+        if names:
             source = self.own or f"a fork of {self.title}"
             self.assume(f"options of {source}, unknown upstream: {', '.join(names)}")
 

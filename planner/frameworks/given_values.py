@@ -14,6 +14,7 @@ from planner.frameworks.bash import Argument, ProgramCall, evaluate
 from planner.frameworks.read_results import Refusal, Setting, Unreadable
 
 MOST = 100_000_000
+LARGEST = 1e15  # of numbers that are not counts, such as the base of rotary positions
 DEGREE = 1_000_000  # the largest degree that a plan can hold
 _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _ABSENT = ("null", "None")
@@ -92,7 +93,7 @@ class Values:
             number = float(text)
         except ValueError:
             number = 0.0
-        if not 0 < number < MOST:
+        if not 0 < number < LARGEST:
             raise self.fault(names, f"must be a positive number, got {text[:80]!r}")
         return number
 

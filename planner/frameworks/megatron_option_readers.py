@@ -99,7 +99,7 @@ def has_null_tokenizer(args: Arguments) -> bool:
 
 def tokens(args: Arguments, hidden: int, otherwise: int) -> int:
     """Vocabulary size of the tokenizer in the options; else `otherwise`, noted with its effect."""
-    kind, general = args.text(TOKENIZER), True
+    kind, general, own = args.text(TOKENIZER), True, False
     for option in TOKENIZERS:
         if option == "--vocab-file" and kind == "Llama2Tokenizer":
             continue  # it reads --tokenizer-model alone
@@ -109,13 +109,14 @@ def tokens(args: Arguments, hidden: int, otherwise: int) -> int:
             args.assume(f"the tokenizer of {text} has {found} tokens")
             return found
         general = general and tokenizers.is_general(text)
+        own = own or tokenizers.has_own_folder(text)
     # A SentencePiece file with a name of its own is another vocabulary than its class's usual one.
-    if general and (found := tokenizers.tokenizer_tokens(kind)):
+    if general and not own and (found := tokenizers.tokenizer_tokens(kind)):
         args.assume(f"{kind} has {found} tokens")
         return found
     if not kind and args.has("--merge-file"):
         kind = "GPT2BPETokenizer"
-    if kind in tokenizers.KINDS and (general or kind != "Llama2Tokenizer"):
+    if kind in tokenizers.KINDS and not own and (general or kind != "Llama2Tokenizer"):
         args.assume(f"{kind} has {tokenizers.KINDS[kind]} tokens")
         return tokenizers.KINDS[kind]
     args.assume(

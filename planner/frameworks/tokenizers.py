@@ -39,9 +39,17 @@ def tokenizer_tokens(text: str) -> int | None:
     return next(filter(None, map(_stated, reversed(parts))), None)
 
 
+_OF_ITS_OWN = re.compile(r"(?i)[a-z0-9]{3,}[_-]?(tokenizer|vocab(ulary)?)s?")
+
+
 def is_general(text: str) -> bool:
     """Whether a path only has a usual name of a tokenizer's file, or leaves it open."""
     return not text or "$" in text or bool(_USUAL.fullmatch(text.rstrip("/").rsplit("/", 1)[-1]))
+
+
+def has_own_folder(text: str) -> bool:
+    """Whether a folder of a path is named as a tokenizer of its own: europa-tokenizer/."""
+    return any(map(_OF_ITS_OWN.fullmatch, text.split("/")[:-1]))
 
 
 def _stated(part: str) -> int | None:

@@ -18,6 +18,7 @@ from planner.answers.lint.slow_work import NO_RECOMPUTE
 from planner.answers.plans.explain import report
 from planner.frameworks.named_files import PYTHON
 from planner.frameworks.read_results import Setting
+from planner.frameworks.unread_trainers import CONFIGS
 
 # Options of transformers' Trainer, with and without dashes, and those that say the same elsewhere.
 MICRO_BATCH = (
@@ -101,8 +102,8 @@ def _change(said: Setting | None, after: str | None, why: str) -> Iterator[FlagC
     if said is None:
         return
     before = "" if said.value is None else str(said.value)
-    # A program says the arguments of a call, which are read as options.
-    option = _bare(said.name) if said.file.endswith(PYTHON) else said.name
+    # Keys of a configuration, and arguments of a call, are read as options.
+    option = _bare(said.name) if said.file.endswith((*PYTHON, *CONFIGS)) else said.name
     if before != after:
         yield FlagChange(
             option=option, before=before, after=after, why=why, file=said.file, line=said.line
@@ -116,5 +117,5 @@ def _switched(said: Setting, on: bool) -> str | None:
     word = str(said.value)
     if word.lower() not in ("true", "false"):
         return "1" if on else "0"
-    new = str(on)
-    return new if word[0].isupper() else new.lower()
+    small = said.file.endswith(CONFIGS) or word[0].islower()
+    return str(on).lower() if small else str(on)

@@ -18,6 +18,8 @@ from planner.frameworks.training_calls import TrainingCall
 _DECLARED = re.compile(
     r"""add_argument\(\s*["']--(\w+)["'],(?:[^()]|\([^()]*\))*?\bdefault\s*=\s*(\d+)\s*[,)]"""
 )
+# Examples of transformers by their names, and their blocks where a tokenizer has no limit.
+EXAMPLES = {"run_clm.py": "1024", "run_clm_no_trainer.py": "1024"}
 _FILLED = ("per_device_train_batch_size", "gradient_accumulation_steps", *PLAIN.length)
 # A half precision in DeepSpeed's configuration of a program, as a mapping of Python's.
 _ENABLED = re.compile(
@@ -57,6 +59,13 @@ def defaults(call: TrainingCall, values: Values) -> dict[str, Setting]:
     if left:
         said = ", ".join(f"{key} {one.value}" for key, one in left.items())
         values.assume(f"defaults of {name}: {said}")
+    program = call.launch.program
+    example = program.text.rsplit("/", 1)[-1]
+    if not text and example in EXAMPLES and not values.has(*PLAIN.length, *left):
+        values.assume(f"block_size: not set, {EXAMPLES[example]} as in transformers' {example}")
+        left[PLAIN.length[0]] = Setting(
+            name="block_size", value=EXAMPLES[example], file=program.file, line=program.line
+        )
     return left
 
 

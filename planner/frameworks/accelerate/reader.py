@@ -74,6 +74,7 @@ KERNELS = {
     "flex_attention": "flash",
 }
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
+_OTHER_LOSS = re.compile(r"--(beta|max_prompt_length|loss_type|stage)\b")  # TRL's, LLaMA-Factory's
 _ALONE = (
     "accelerate's configuration names no model and no batch: give the script that it launches, or "
     "--model NAME --set max_length=... --set per_device_train_batch_size=..."
@@ -137,10 +138,14 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
 
 
 def _has_config(files: Mapping[str, str]) -> bool:
-    """Whether accelerate's config is there, with a mesh or keys to check, beside no adapters."""
+    """Whether accelerate's config is there, with a mesh or keys to check.
+
+    Not beside adapters or a loss of pairs, which only transformers' and TRL's trainers have.
+    """
     scripts = [text for name, text in files.items() if name.endswith(SCRIPTS)]
     named = any("accelerate launch" in text for text in scripts)
     adapts = any("lora" in text or "peft" in text for text in scripts)
+    adapts |= any(map(_OTHER_LOSS.search, scripts))
     others = trainer_launch.is_one(files) and not any(
         re.search(rf"{name}\b", text) for name in LENGTH for text in scripts
     )

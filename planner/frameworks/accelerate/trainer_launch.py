@@ -26,7 +26,7 @@ from planner.frameworks.accelerate import (
 from planner.frameworks.accelerate.frozen_bits import LEFT_OPEN
 from planner.frameworks.accelerate.launch_config import SWITCHES, of_config, plain
 from planner.frameworks.accelerate.trainer_keys import PARTS, PLAIN, TRAINERS, Trainer
-from planner.frameworks.accelerate.trainer_names import by_key, is_tuning
+from planner.frameworks.accelerate.trainer_names import by_key, is_tuning, of_adapter_file
 from planner.frameworks.accelerate.trainer_refusals import is_grpo, refuse, trained_of_grpo
 from planner.frameworks.bash import ProgramCall, slurm_variables
 from planner.frameworks.given_values import (
@@ -139,7 +139,7 @@ def _read(
     sections: dict[str, Any],
 ) -> Reading:
     given, program = given_with(files), call.launch.program
-    settings = _settings(call.launch, given)
+    settings = _settings(call, given)
     values = LaunchValues({}, program.file, list(call.notes))
     values.settings = dict(by_key(settings, call.launch, values.assumed))
     _complete(values, call)
@@ -225,9 +225,13 @@ def _unread(values: Values, settings: Sequence[Setting]) -> tuple[Setting, ...]:
     return left
 
 
-def _settings(call: ProgramCall, given: GivenValues) -> list[Setting]:
-    """The options of the call, then the user's; several words of one are one text."""
-    found = [*options(call.arguments), *given.settings()]
+def _settings(call: TrainingCall, given: GivenValues) -> list[Setting]:
+    """The options of the call, then the user's; several words of one are one text.
+
+    First those of a file of adapters that it names.
+    """
+    found = [*options(call.launch.arguments), *given.settings()]
+    found = [*of_adapter_file(found, call.files), *found]
     return [
         one if not isinstance(one.value, tuple) else one.model_copy(
             update={"value": " ".join(one.value)}

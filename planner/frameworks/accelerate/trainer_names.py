@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from planner.frameworks import training_calls
+from planner.frameworks import training_calls, yaml_files
 from planner.frameworks.accelerate import swift, tuning
 from planner.frameworks.accelerate.trainer_refusals import OTHER_PART, WHOLE
 from planner.frameworks.bash import ProgramCall
@@ -27,6 +27,13 @@ KEYS = (
     (re.compile(r"zero"), "zero_stage"),
     (re.compile(r"(deepspeed|ds)_config(_file|_path)?"), "deepspeed"),
 )  # fmt: skip
+# A file with PEFT's configuration, and its keys.
+_STRUCTURED = (".json", ".yaml", ".yml")
+_ADAPTER_FILE = re.compile(r"(lora|peft|adapter)_?(config|hyperparams|hparams|args)")
+_OF_PEFT = {
+    "r": "lora_r", "lora_r": "lora_r", "lora_rank": "lora_r", "lora_dropout": "lora_dropout",
+    "target_modules": "lora_target_modules", "lora_target_modules": "lora_target_modules",
+}  # fmt: skip
 SWITCH = re.compile(r"((use|enable)_)?((peft|llm)_)?(q_?)?(lora|peft)(_enabled?)?")
 QUANTIZED = re.compile(r"(use_)?q_?lora|(use_|load_in_)?(4bit|int4)(_quantization)?|use_4bit.*")
 # Where adapters are loaded from or saved.
@@ -56,6 +63,19 @@ def by_key(
         yield "finetuning_type", mode
     elif "finetuning_type" not in said:
         yield from _adapters(said, call.program.text.rsplit("/", 1)[-1], assumed)
+
+
+def of_adapter_file(settings: Sequence[Setting], files: Mapping[str, str]) -> Iterator[Setting]:
+    """What a file of adapters says that an option names."""
+    for one in settings:
+        name = str(one.value).rsplit("/", 1)[-1]
+        found = next((known for known in files if known.rsplit("/", 1)[-1] == name), None)
+        if found is None or not name.endswith(_STRUCTURED) or not _ADAPTER_FILE.search(one.name):
+            continue
+        for said in yaml_files.read(files[found], found).settings():
+            key = said.name.split(".")[-1]
+            if key in _OF_PEFT:
+                yield said.model_copy(update={"name": f"--{_OF_PEFT[key]}"})
 
 
 def _renamed(said: Mapping[str, Setting]) -> Iterator[tuple[str, Setting]]:
@@ -106,6 +126,8 @@ def _adapting(said: Mapping[str, Setting], switches: list[Setting], program: str
     """The settings that say that adapters are trained; empty where all weights are."""
     if any(tuning.is_on(said[name]) for name in WHOLE if name in said):
         return []
+    if any(RANK.fullmatch(name) and one.value == "0" for name, one in said.items()):
+        return []  # adapters of rank 0 are none
     if switches:
         return switches if any(map(tuning.is_on, switches)) else []
     found = [

@@ -28,7 +28,7 @@ GATED = ("geglu", "reglu", "swiglu", "bilinear", "glu")
 # Keys that do not change the model, although their names look like it.
 SAME = frozenset(
     {"use_shared_fs", "use_flashattn_swiglu", "attention_type", "moe_type", "moe_loss_coeff"}
-    | {"mlp_type", "output_layer_parallelism", "scaled_upper_triang_masked_softmax_fusion"}
+    | {"output_layer_parallelism", "scaled_upper_triang_masked_softmax_fusion"}
 )
 _IGNORED_PREFIXES = ("mamba_", "rwkv_", "te_")  # keys of kernels and of refused kinds of layers
 
@@ -62,7 +62,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         training, plan = plan_and_training(values, total)
     except ValidationError as error:
         raise malformed(error, values.file) from None
-    unknown = tuple(one for one in settings if one.name.split(".")[0] not in KEYS)
+    unknown = tuple(one for one in settings if one.name.split(".")[0] not in KEYS | values.asked)
     left = tuple(one for one in settings if one.name not in values.asked)
     if given.model is None:
         architecture.refuse([one for one in left if _builds(one)])
@@ -126,7 +126,9 @@ def _job(values: Values, files: Mapping[str, str]) -> Job:
 def _model(values: Values, files: Mapping[str, str]) -> ModelSpec:
     heads = values.integer("num_attention_heads")
     hidden, seq = values.integer("hidden_size"), values.integer("seq_length", default=0, least=0)
-    gated = (values.text("activation") or "gelu") in GATED
+    # Before release 3 LLaMAParallelMLP had a gate of its own beside the activation.
+    llama = values.text("mlp_type") == "llama"
+    gated = llama or (values.text("activation") or "gelu") in GATED
     position = _position(values)
     norm = NORMS[values.choice("norm", choices=NORMS, default="layernorm")]
     parallel = values.boolean("gpt_j_residual")
@@ -144,7 +146,7 @@ def _model(values: Values, files: Mapping[str, str]) -> ModelSpec:
         "num_attention_heads": heads,
         "num_query_groups": values.integer("num_kv_heads", default=heads),
         "head_dim": max(hidden // heads, 1),
-        "ffn_hidden_size": _width(values, hidden, gated),
+        "ffn_hidden_size": _width(values, hidden, gated, llama),
         "gated_mlp": gated,
         "vocab_size": _vocabulary(values, files, hidden),
         "tied_embeddings": not values.boolean("no_weight_tying"),
@@ -152,7 +154,7 @@ def _model(values: Values, files: Mapping[str, str]) -> ModelSpec:
         "norm_bias": norm == "layernorm" and values.boolean("use_bias_in_norms", default=True),
         "qkv_bias": values.boolean("use_bias_in_attn_linear", default=True),
         "attention_output_bias": values.boolean("use_bias_in_attn_linear", default=True),
-        "mlp_bias": values.boolean("use_bias_in_mlp", default=True) and experts < 2,
+        "mlp_bias": values.boolean("use_bias_in_mlp", default=True) and experts < 2 and not llama,
         "qk_norm": "head" if values.boolean("use_qk_layernorm") else "none",
         "parallel_residual": parallel,
         "norms_per_layer": 1 if parallel and values.boolean("gpt_j_tied") else 2,
@@ -170,6 +172,10 @@ def _model(values: Values, files: Mapping[str, str]) -> ModelSpec:
 
 def _position(values: Values) -> str:
     ours = {theirs: name for name, theirs in POSITIONS.items()} | OTHER_POSITIONS
+    text = values.text("pos_emb") or ""
+    if text.startswith("rotary_"):  # scaled, by forks: angles cost the same
+        values.assume(f"pos_emb: {text} is costed as rotary")
+        return ours["rotary"]
     said = values.choice("pos_emb", choices=ours, default="learned")
     if said in OTHER_POSITIONS:
         values.assume(f"pos_emb: {said} is costed as {ours[said]}")
@@ -181,8 +187,11 @@ def _share(values: Values, key: str) -> float:
     return 0.0 if text in ("0", "0.0") else values.number(key)
 
 
-def _width(values: Values, hidden: int, gated: bool) -> int:
-    """The MLP's width, as GPT-NeoX derives it from the config."""
+def _width(values: Values, hidden: int, gated: bool, llama: bool) -> int:
+    """The MLP's width, as GPT-NeoX derives it from the config; llama: as its older MLP did."""
+    if llama:
+        usual = 256 * -(-int(2 * hidden * 4 / 3) // 256)
+        return values.integer("intermediate_size", default=usual)
     said = values.integer("intermediate_size", default=4 * hidden)
     multiple = values.integer("mlp_multiple_of", default=1)
     width = said * 2 // 3 // 2 if gated else said

@@ -26,7 +26,8 @@ from planner.frameworks.training_calls import World
 
 TITLE = "ms-swift"
 TASKS = ("sft", "pt", "rlhf")
-MARK = re.compile(r"\bmegatron[\s\\]+(sft|pt|rlhf)\b")
+MARK = re.compile(r"\bmegatron[\s\\]+(sft|pt|rlhf)\b|swift/cli/_megatron/\w+\.py")
+FILE = re.compile(r"swift/cli/_megatron/(sft|pt|rlhf)\.py$")
 # Kinds of `megatron rlhf`; a sample of a paired one is two sequences in one pass.
 PAIRED = ("dpo",)
 ALIGNED = (*PAIRED, "kto", "grpo")
@@ -46,7 +47,12 @@ TUNED: dict[str, list[str]] = _TABLE["tuned"]
 def launches(launch: ProgramCall) -> bool:
     """Whether a call is ms-swift's training on Megatron-Core."""
     before = [word.text.rsplit("/", 1)[-1] for word in launch.before]
-    return before[-1:] == ["megatron"] and launch.program.text in TASKS
+    return (before[-1:] == ["megatron"] and launch.program.text in TASKS) or _is_file(launch)
+
+
+def _is_file(launch: ProgramCall) -> bool:
+    """Whether the program is the file that its command starts."""
+    return bool(FILE.search(launch.program.text))
 
 
 def translated(
@@ -111,7 +117,8 @@ def _tuned(said: dict[str, Argument]) -> Iterator[str]:
 
 def _aligned(said: dict[str, Argument], launch: ProgramCall, notes: list[str]) -> int:
     """Sequences of a sample: 2 if alignment trains on pairs, else 1.  Raises Unreadable."""
-    if launch.program.text != "rlhf":
+    task = FILE.search(launch.program.text)
+    if (task[1] if task else launch.program.text) != "rlhf":
         return 1
     one = said.pop("rlhf_type", None)
     kind = "dpo" if one is None else one.text

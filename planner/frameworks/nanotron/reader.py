@@ -14,6 +14,7 @@ from cost_models.package_files import table
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import architecture, yaml_files
+from planner.frameworks.arguments import to_set
 from planner.frameworks.bash import ProgramCall, slurm_variables
 from planner.frameworks.given_values import DEGREE, Values, hint, launch_by, malformed, options
 from planner.frameworks.launch_files import given_with
@@ -47,6 +48,16 @@ RUN_ONLY = (
     MODEL + "max_position_embeddings", MODEL + "is_qwen2_config", MODEL + "is_llama_config",
     MODEL + "_attn_implementation", MODEL + "log_attn_probs",
 )  # fmt: skip
+_OPEN = re.compile(r"[$`]")  # in a value that the files leave open
+
+
+# Options of forks' programs that overrule a key; upstream's have none of them.
+_OF_FORKS = {
+    **{f"--{name}": GRID + name for name in ("tp", "pp", "dp")},
+    "--micro-batch-size": TOKENS + "micro_batch_size",
+    "--batch-accumulation-per-replica": TOKENS + "batch_accumulation_per_replica",
+    "--sequence-length": TOKENS + "sequence_length",
+}
 
 
 def recognises(files: Mapping[str, str]) -> bool:
@@ -56,6 +67,18 @@ def recognises(files: Mapping[str, str]) -> bool:
         for name, text in files.items()
         if name.endswith((".yaml", ".yml"))
     )
+
+
+def _of_fork(line: Sequence[Setting]) -> Iterator[Setting]:
+    """What the options of a fork's program say of the configuration's keys.  Raises Unreadable."""
+    for one in line:
+        text = str(one.value)
+        if one.name in _OF_FORKS and _OPEN.search(text):
+            raise one.unreadable(
+                f"{one.name} is {text}, which the files do not say: {to_set(text)}"
+            )
+        if one.name in _OF_FORKS:
+            yield one.model_copy(update={"name": _OF_FORKS[one.name]})
 
 
 def _program(files: Mapping[str, str]) -> str:
@@ -72,7 +95,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     config = _config(files, line)
     keys = config.settings()
     given = given_with(files)
-    stated = {one.name: one for one in (*keys, *given.settings())}
+    stated = {one.name: one for one in (*keys, *_of_fork(line), *given.settings())}
     values = Values(stated, config.name, [*assumed, *config.notes()])
     _refuse(config, keys, values)
     unknown = tuple(one for one in keys if not _known(one.name))
@@ -149,8 +172,11 @@ def _processes(
     line = {one.name.lstrip("-").replace("-", "_"): one for one in options(launch.before)}
     values = Values(line, launch.program.file)
     slurm = slurm_variables(launch.slurm)
+    counts = {name: values.text(name) or "" for name in ("nnodes", "nproc_per_node")}
+    if any(_OPEN.search(text) for text in counts.values()):
+        return slurm.get("SLURM_NNODES"), None  # what a command prints
     nodes = values.integer("nnodes", default=slurm.get("SLURM_NNODES", 1))
-    if (values.text("nproc_per_node") or "gpu") in ("gpu", "auto"):
+    if (counts["nproc_per_node"] or "gpu") in ("gpu", "auto"):
         return nodes, accelerators // nodes if accelerators else None
     return nodes, values.integer("nproc_per_node")
 

@@ -49,8 +49,12 @@ def _file(files: Mapping[str, str]) -> str | None:
     return next(found, None)
 
 
-def read(files: Mapping[str, str]) -> Reading:
-    """The specs and the plan of the policy's training; raises Unreadable."""
+def read(files: Mapping[str, str], accelerators: int | None = None) -> Reading:
+    """The specs and the plan of the policy's training, whose accelerators it says itself.
+
+    Raises Unreadable.
+    """
+    del accelerators
     name, given = _file(files) or "", given_with(files)
     settings = {one.name: one for one in (*_settings(files[name], name), *given.settings())}
     values = Values(settings, name, [APART])

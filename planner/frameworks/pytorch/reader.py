@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from planner.frameworks.lingua import reader as lingua
 from planner.frameworks.litgpt import reader as litgpt
 from planner.frameworks.prime_rl import reader as prime_rl
 from planner.frameworks.pytorch import encoders
@@ -23,6 +24,8 @@ from planner.frameworks.pytorch.config import (
 )
 from planner.frameworks.read_results import Reading, Setting, Unreadable
 
+# Trainers on PyTorch's own parallelism whose files are read and not written here.
+TRAINERS = (prime_rl, litgpt, lingua)
 SCRIPT, LAUNCH = "train.py", "launch.sh"
 TITLE = '"""Train a decoder with PyTorch\'s own parallelism'
 _NODES = re.compile(r'^NNODES="\$\{NNODES:-(\d{1,7})\}"$', re.MULTILINE)
@@ -30,9 +33,9 @@ _PROCESSES = re.compile(r"^  --nproc_per_node (\d{1,7})$", re.MULTILINE)
 
 
 def recognises(files: Mapping[str, str]) -> bool:
-    """Whether the training script is among the files, or a run of prime-rl or LitGPT."""
+    """Whether the training script is among the files, or a run of a trainer on FSDP 2."""
     own = files.get(SCRIPT, "").startswith(TITLE)
-    return own or prime_rl.recognises(files) or litgpt.recognises(files)
+    return own or any(one.recognises(files) for one in TRAINERS)
 
 
 def _block(text: str) -> ast.Dict:
@@ -65,10 +68,10 @@ def _number(pattern: re.Pattern[str], text: str) -> int | None:
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     """The specs and the plan of CONFIG, and the nodes of the launch script beside it."""
-    if prime_rl.recognises(files):
-        return prime_rl.read(files)
-    if litgpt.recognises(files):
-        return litgpt.read(files, accelerators)
+    for one in TRAINERS:
+        if one.recognises(files):
+            found: Reading = one.read(files, accelerators)
+            return found
     if SCRIPT not in files:
         raise Unreadable(f"{SCRIPT} is missing")
     block = _block(files[SCRIPT])

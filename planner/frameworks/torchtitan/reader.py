@@ -53,6 +53,9 @@ def _modules(files: Mapping[str, str]) -> list[str]:
     ]
 
 
+_OF_FORKS = frozenset({"vocab_size"})
+
+
 def recognises(files: Mapping[str, str]) -> bool:
     """Whether a script runs torchtitan.train, or a Python file builds on its configs."""
     if training_calls.is_called(files, _trains):
@@ -92,7 +95,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         )
     try:
         architecture = _architecture(trainer, given.model)
-        model = given.model or ModelSpec(**architecture.model)
+        model = given.model or ModelSpec(**{**architecture.model, **_of_fork(trainer, old)})
         plan, training = plan_and_training(trainer, architecture, model, size)
     except ValidationError as error:
         raise invalid(error, trainer.file) from None
@@ -114,6 +117,20 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         refusals=tuple(trainer.refusals),
         written=not old,
     )
+
+
+def _of_fork(trainer: TrainerSettings, old: bool) -> dict[str, Any]:
+    """Fields of the model that forks set in a TOML, whose names leave no doubt."""
+    found = {
+        name: one
+        for one in (trainer.unknown if old else ())
+        if (name := one.name.rpartition(".")[2]) in _OF_FORKS and str(one.value).isdigit()
+    }
+    for name, one in found.items():
+        trainer.assume(f"{one.name} {one.value}: a fork's own, read as the model's {name}")
+        trainer.unknown.remove(one)
+        trainer.asked.add(one.name)
+    return {name: int(str(one.value)) for name, one in found.items()}
 
 
 def _of_module(

@@ -473,3 +473,17 @@ def test_slimes_model_options_are_asked_for() -> None:
     launch = f"python3 train.py {words} --global-batch-size 8 --rollout-batch-size 8"
     with pytest.raises(Unreadable, match=r"sets MODEL_ARGS.*--hf-checkpoint /x/Qwen3-4B"):
         megatron.read(LaunchFiles({"run.sh": launch}), None)
+
+
+def test_a_tokenizer_that_upstream_does_not_know_is_a_forks() -> None:
+    fork = read("--tokenizer-type QwenTokenizer")
+    assert fork.refusals == ()
+    assert any("upstream refuses: --tokenizer-type cannot be" in one for one in fork.assumed)
+
+
+def test_a_folder_with_a_name_of_its_own_has_a_vocabulary_of_its_own() -> None:
+    usual = USUAL.replace("--vocab-size 32000 ", "")
+    words = "--tokenizer-type GPT2BPETokenizer --vocab-file {0}/vocab.json --merge-file {0}/m.txt"
+    assert "GPT2BPETokenizer has 50257 tokens" in read(words.format("/data"), usual).assumed
+    own = read(words.format("/data/europa-tokenizer"), usual)
+    assert any("the files do not give the vocabulary size" in one for one in own.assumed)

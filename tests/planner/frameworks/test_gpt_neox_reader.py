@@ -137,3 +137,18 @@ def test_the_accelerators_of_a_node_by_its_launchers_keys() -> None:
     assert (one.nodes, one.accelerators_per_node, one.plan.dp) == (1, 4, 2)
     two = read(MODEL, over='{"num_gpus": 4, "num_nodes": 2}\n')
     assert (two.nodes, two.accelerators_per_node, two.plan.dp) == (2, 4, 2)
+
+
+@pytest.mark.parametrize(("said", "width"), [("", 2048), ('  "intermediate_size": 2560,\n', 2560)])
+def test_the_gated_mlp_of_releases_before_the_third(said: str, width: int) -> None:
+    """LLaMAParallelMLP: three matrices without biases, 8/3 of the width in steps of 256."""
+    model = read(MODEL.replace('  "pos_emb"', f'  "mlp_type": "llama",\n{said}  "pos_emb"')).model
+    assert (model.gated_mlp, model.ffn_hidden_size, model.mlp_bias) == (True, width, False)
+    assert not read(MODEL).model.gated_mlp
+
+
+def test_scaled_rotary_positions_of_forks_cost_the_same() -> None:
+    text = MODEL.replace('"rotary"', '"rotary_linear_scaled"')
+    found = read(text.replace("{", '{\n  "rotary_emb_base": 100000000000,', 1))
+    assert found.model.position == "rope"
+    assert "pos_emb: rotary_linear_scaled is costed as rotary" in found.assumed

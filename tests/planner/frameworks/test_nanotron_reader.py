@@ -163,3 +163,22 @@ def test_a_program_of_its_examples_is_read_by_its_configuration() -> None:
     files["launch.sh"] = files["launch.sh"].replace("run_train.py", "examples/moe/train_moe.py")
     assert NANOTRON.read is not None
     assert NANOTRON.read(files, None).model.num_layers == request.model.num_layers
+
+
+def test_options_of_a_forks_program_overrule_the_config() -> None:
+    """Upstream's run_train.py has none of them."""
+    config = files_of()["config.yaml"]
+    words = "--tp 1 --dp 4 --micro-batch-size 7 --batch-accumulation-per-replica 3"
+    call = "torchrun --nproc_per_node 4 run_train.py --config-file config.yaml "
+    found = read({"launch.sh": call + words, "config.yaml": config})
+    assert (found.plan.tp, found.plan.dp, found.plan.micro_batch_size) == (1, 4, 7)
+    assert found.training.global_batch_size == 84
+    with pytest.raises(Unreadable, match=r"--dp is [$]N, which the files do not say: --set N="):
+        read({"launch.sh": call + "--dp $N", "config.yaml": config})
+
+
+def test_processes_that_a_command_counts_are_open() -> None:
+    files = files_of()
+    (line,) = re.findall(r"--nproc_per_node \S+", files["launch.sh"])
+    found = read(files_of(launch=(line, '--nproc_per_node "$(nvidia-smi -L | wc -l)"')))
+    assert found.accelerators_per_node is None

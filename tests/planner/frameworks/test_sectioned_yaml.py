@@ -137,7 +137,7 @@ def test_what_is_refused_has_its_own_reason(old: str, new: tuple[str, str], text
         ("run.yaml", "experiment:\n  exp_name: a\ndefaults:\n  - train: b\n", "FlagScale"),
         ("run.yaml", "recipe: TrainFinetuneRecipe\nmodel:\n  _target_: nemo_automodel.X\n",
          "NeMo Automodel"),
-        ("run.yaml", "distributed:\n  fsdp_type: full_shard\nmodel:\n  dim: 512\n", "lingua"),
+        ("run.sh", "torchrun -m apps.main.train config=a.yaml\n", "Lingua's call alone"),
         ("run.yaml", "max_seq_len: 1\nglobal_train_batch_size: 8\n", "LLM Foundry"),
         ("run.yaml", "trainer:\n  ppo:\n    max_epochs: 1\nmodel:\n  a: 1\n", "NeMo-Aligner"),
         ("run.yaml", "actor_train:\n  model_args: {}\n", "ROLL"),

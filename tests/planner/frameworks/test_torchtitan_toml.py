@@ -197,3 +197,13 @@ def test_one_function_of_a_registry_module() -> None:
     for name, layers in (("small", 32), ("large", 80)):
         given = GivenValues(values={CONFIG: name})
         assert read({"config_registry.py": REGISTRY}, given=given).model.num_layers == layers
+
+
+def test_a_fork_may_say_its_vocabulary() -> None:
+    """In whatever section; its name leaves no doubt."""
+    reading = read({"c.toml": NEW.replace("seq_len = 8192", "seq_len = 8192\nvocab_size = 256")})
+    assert reading.model.vocab_size == 256
+    assert reading.unknown == ()
+    assert "training.vocab_size 256: a fork's own, read as the model's vocab_size" in (
+        reading.assumed
+    )

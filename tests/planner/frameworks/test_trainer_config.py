@@ -148,8 +148,11 @@ def test_a_yaml_that_a_script_names_is_read_with_the_processes_of_the_script() -
 
 def test_what_one_setting_would_gain_is_a_faster_plan() -> None:
     answer = lint({"finetune.yaml": SECTIONS}, parse_cluster("1x8xh100-sxm"))
-    assert answer.best is None
     assert any("recompute" in one.code and one.gain for one in answer.findings)
+    # With micro-batch and recompute together, in the file itself.
+    assert answer.best is not None
+    assert max(one.gain or 0.0 for one in answer.findings) <= answer.gain.share
+    assert lint(answer.best.files, parse_cluster("1x8xh100-sxm")).best is None
     assert answer.verdict == "improvable"
     assert not any("load_in_4bit" in one.name for one in answer.unread)
 

@@ -345,3 +345,42 @@ def test_a_models_option_has_many_names(name: str) -> None:
     model = f"--{name} meta-llama/Llama-2-7b-hf"
     found = reading("torchrun train.py", model, BATCH, LENGTH).request
     assert found["model"]["num_layers"] == 32
+
+
+def test_a_rank_of_zero_is_no_adapter() -> None:
+    training = reading("torchrun t.py", MODEL, BATCH, LENGTH, "--lora_r 0").request["training"]
+    assert "lora_rank" not in training
+
+
+def test_a_file_of_adapters_that_an_option_names_is_read() -> None:
+    launch = f"torchrun --nproc_per_node 8 t.py {MODEL} {BATCH} {LENGTH} --use_lora True "
+    files = {
+        "run.sh": launch + "--lora_config configs/lora.json\n",
+        "lora.json": '{"lora_r": 24, "lora_dropout": 0.05, "target_modules": ["q_proj", "v_proj"]}',
+    }
+    training = read(files, parse_cluster("1x8xh100-sxm")).request["training"]
+    assert (training["lora_rank"], training["lora_dropout"]) == (24, 0.05)
+    assert training["lora_targets"] == ["q_proj", "v_proj"]
+    files["run.sh"] = launch + "--lora_config configs/lora.json --lora_r 4\n"
+    training = read(files, parse_cluster("1x8xh100-sxm")).request["training"]
+    assert training["lora_rank"] == 4
+
+
+def test_a_loss_of_pairs_beside_accelerates_configuration() -> None:
+    """The program's options say more than the file of its launcher."""
+    words = f"{MODEL} {BATCH} --max_length 1024 --max_prompt_length 512 --beta 0.1 --bf16"
+    files = {
+        "run.sh": f"accelerate launch --config_file z.yaml --num_processes 8 -m src.dpo {words}\n",
+        "z.yaml": "distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 3\n",
+    }
+    request = read(files, parse_cluster("1x8xh100-sxm")).request
+    assert request["training"]["loss"] == "dpo"
+    assert request["training"]["global_batch_size"] == 2 * 2 * 16 * 8
+    assert request["plan"]["zero_stage"] == 3
+
+
+def test_an_example_of_transformers_has_its_block() -> None:
+    found = reading("torchrun run_clm.py", MODEL, "--per_device_train_batch_size 2 --bf16")
+    assert found.request["training"]["seq_length"] == 1024
+    assert any("block_size: not set, 1024" in one for one in found.assumed)
+    assert "the sequence length" in why("torchrun own.py", MODEL, BATCH)

@@ -1,0 +1,1 @@
+"""Reads trainings of Meta Lingua; its files are not written."""
