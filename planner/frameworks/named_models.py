@@ -107,7 +107,8 @@ def find(name: str, notes: list[str] | None = None) -> ModelSpec:
             raise
         found = base
         notes.append(f"{name[-80:]} is taken to have the shape of {base.name}, which it names")
-    if notes is not None and _MULTIMODAL.search(name):
+    # Folders say who keeps it, but for the one above, which is a model's owner or family.
+    if notes is not None and _MULTIMODAL.search("/".join(name.rsplit("/", 2)[-2:])):
         notes.append(f"only the language model of {name[-80:]} is costed, without its encoder")
     if notes is not None and _QUANTISED.search(name):
         notes.append(f"{name[-80:]} is quantised, but costed with weights in half precision")

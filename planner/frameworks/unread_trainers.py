@@ -171,7 +171,8 @@ def idle(files: Mapping[str, str]) -> str:
     found = list(_outcomes(files))
     programs = {call.program.text for one in found for call in one.launches}
     handed = any(_with_options(path for one in found for path in one.missing))
-    if handed or not programs or not all(map(_TRAINS_NOTHING.search, programs)):
+    own = [_last(one) if one.endswith(".py") else one for one in programs]
+    if handed or not programs or not all(map(_TRAINS_NOTHING.search, own)):
         return ""
     names = ", ".join(_last(one)[:80] for one in sorted(programs)[:_MOST_WORDS])
     return f"{names} trains nothing, by its name: give the script of a training"
@@ -183,12 +184,14 @@ def called(files: Mapping[str, str]) -> str:
     missing: dict[str, None] = {}
     handed: dict[str, None] = {}
     calls: list[ProgramCall] = []
+    at_hand: list[str] = []
     for outcome in _outcomes(files):
         calls += outcome.launches
         programs.update(dict.fromkeys(call.program.text for call in outcome.launches))
         handed.update(dict.fromkeys(map(_last, _with_options(outcome.missing))))
         configs = (one for call in outcome.launches for one in _configs(call))
         missing.update({one: None for one in configs if one not in files})
+        at_hand += [one for call in outcome.launches for one in _configs(call) if one in files]
     if handed:
         asked = ", ".join(one[:80] for one in list(handed)[:_MOST_WORDS])
         return f"the script hands on to {asked}, which is not among the files: give it"
@@ -201,7 +204,8 @@ def called(files: Mapping[str, str]) -> str:
             f"the script calls {names}, whose options may be in {asked}, which is not among the "
             "files: give it"
         )
+    of_files = ((key.lower(), said) for one in at_hand for key, said in _SAYS.findall(files[one]))
     return (
         f"the script calls {names}, whose options are those of no known trainer; complete what "
-        f"was read: {_command(chain.from_iterable(map(_pairs, calls)))}"
+        f"was read: {_command(chain(of_files, chain.from_iterable(map(_pairs, calls))))}"
     )

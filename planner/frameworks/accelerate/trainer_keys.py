@@ -59,7 +59,10 @@ PLAIN = Trainer(
     ),
 )  # fmt: skip
 # Lengths of the two parts of a sample.
-PARTS = (("source_max_len", "target_max_len"), ("max_source_length", "max_target_length"))
+PARTS = (
+    ("source_max_len", "target_max_len"), ("max_source_length", "max_target_length"),
+    ("max_prompt_length", "max_target_length"),
+)  # fmt: skip
 _LLAMA_FACTORY = Trainer(
     "LLaMA-Factory",
     ("finetuning_type", "cutoff_len"),

@@ -175,6 +175,7 @@ def _read(
         ),
         unread=unread,
         assumed=tuple(dict.fromkeys(values.assumed)),
+        refusals=tuple(values.refusals),
         written=False,
     )
 
@@ -202,6 +203,8 @@ def _alone(
 ) -> int | None:
     """The accelerators of the cluster, one for a script without one; who starts them is said."""
     program = call.launch.program
+    if call.launch.launcher == "python" and not training_calls.visible(call.launch):
+        assumed.append("python starts one process: one accelerator is assumed")
     if call.launch.launcher:
         return accelerators
     if program.file.endswith(PYTHON):
@@ -217,9 +220,9 @@ def _alone(
 
 def _unread(values: Values, settings: Sequence[Setting]) -> tuple[Setting, ...]:
     """The settings that were not looked up; what of a plan is among them is said."""
-    read_ones = [values.settings[key] for key in values.asked if key in values.settings]
-    places = {(one.name, one.file, one.line) for one in read_ones}
-    unread = tuple(one for one in settings if (one.name, one.file, one.line) not in places)
+    # What is said twice is read once: the last counts.
+    names = {values.settings[key].name for key in values.asked if key in values.settings}
+    unread = tuple(one for one in settings if one.name not in names)
     left = tuple(one for one in unread if not is_tuning(one))
     values.assumed += architecture.unplanned(left)
     return left

@@ -14,7 +14,13 @@ GENERATING = ("ppo", "grpo", "gdpo", "rloo", "ebft")
 # TRL's trainers that generate samples have no key for themselves.
 SAMPLES = ("num_generations", "reward_funcs", "rloo_k", "num_ppo_epochs", "total_episodes")
 LOSSES = {
-    "dpo": "dpo", "ipo": "dpo", "sigmoid": "dpo", "rm": "reward", "reward": "reward",
+    "dpo": "dpo", "ipo": "dpo", "rm": "reward", "reward": "reward",
+    # Those of TRL's DPOTrainer (DPOConfig.loss_type), and its kin in the alignment handbook.
+    **dict.fromkeys(
+        ("sigmoid", "sigmoid_norm", "hinge", "exo_pair", "nca_pair", "robust", "bco_pair",
+         "sppo_hard", "aot", "aot_pair", "aot_unpaired", "apo_zero", "apo_down", "discopop",
+         "kto_pair", "rpo"), "dpo",
+    ),
     **dict.fromkeys(("orpo", "simpo", "cpo"), PAIRS_ALONE),
 }  # fmt: skip
 TOKENS = ("sft", "pt", "nll", "dft")  # of the next token

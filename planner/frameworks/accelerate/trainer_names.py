@@ -18,7 +18,7 @@ RANK = re.compile(r"(.*_)?lora_(r|rank|dim)|peft_r")
 # Option of many scripts -> the key for it; PEFT's may have a prefix.
 KEYS = (
     (re.compile(r"((base|pretrained|hf|llm)_)?model(_(name|path|id|dir|checkpoint))?(_or_path)?|"
-                r"config_name"), "model_name_or_path"),
+                r"config_name|(llm|llama|qwen|mistral|gemma)_path"), "model_name_or_path"),
     (re.compile(r"(use_)?grad(ient)?_checkpoint(ing)?"), "gradient_checkpointing"),
     (RANK, "lora_r"),
     (re.compile(r"(.*_)?lora_(target(_module)?s?|target_modules|trainable|modules)|target_modules"),

@@ -28,6 +28,7 @@ DEGREES = re.compile(
     r"(tp|pp|ep|cp|sp|((tensor|pipeline|expert|context|sequence)_)(model_)?parallel)(_size|_degree)?"
 )
 # Options with words of tuning in their names that are read, or are of another part or its files.
+TRAINED_PARTS = "mm_tunable_parts"  # LLaVA-NeXT's list
 TUNED = ("finetuning_type", "adapter", "freeze_backbone", "lora_weight_path", *tuning.DORA)
 ASIDE = re.compile(
     rf"{OTHER_PART.pattern}|(^|_)(mm|mlp|projector|image|audio|speech|video|connector)(_|$)|lora|peft"
@@ -135,6 +136,8 @@ def _refuse_frozen(values: Values) -> None:
     freezes = FREEZES if values.has("freeze_llm") else (*FREEZES, "freeze_backbone")
     frozen = [key for key in freezes if values.has(key) and values.boolean(key)]
     frozen += [key for key in TRAINS if values.has(key) and not values.boolean(key)]
+    parts = values.text(TRAINED_PARTS)
+    frozen += [TRAINED_PARTS] if parts and not re.search(r"language|llm", parts) else []
     if frozen and values.text("finetuning_type") is None:
         one = values.settings[frozen[0]]
         raise one.unreadable(

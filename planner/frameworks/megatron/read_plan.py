@@ -290,7 +290,7 @@ def _attention(args: Arguments) -> str:
     if backend == "local" and args.words("--spec")[:1] != ("local",):
         args.refuse("--attention-backend local needs --spec local", "--attention-backend")
     plain = args.text("--transformer-impl") == "local" and not args.has("--use-flash-attn")
-    if backend == "auto" and plain:
+    if plain and backend not in ("unfused", "local"):  # the option chooses among TE's alone
         args.assume("--transformer-impl local has unfused attention")
         backend = "local"
     return "unfused" if backend in ("unfused", "local") else "flash"

@@ -150,9 +150,22 @@ def call(files: Mapping[str, str]) -> training_calls.TrainingCall | None:
     return training_calls.training_call_if_any(
         files,
         PROGRAMS,
-        lambda one: one.program.text.rsplit("/", 1)[-1] not in foreign and _trains(one),
+        lambda one: (
+            one.program.text.rsplit("/", 1)[-1] not in foreign
+            and _trains(one)
+            and not _names_another(one, files)
+        ),
         TITLE,
     )
+
+
+def _names_another(launch: ProgramCall, files: Mapping[str, str]) -> bool:
+    """Whether the configuration that a call names is at hand, and is no run of NeMo-RL."""
+    words = " ".join(word.text for word in launch.arguments)
+    named = re.search(r"--config[= ](\S+)", words)
+    last = named[1].rsplit("/", 1)[-1] if named else ""
+    text = next((text for name, text in files.items() if name.rsplit("/", 1)[-1] == last), None)
+    return text is not None and not (_POLICY.search(text) or _INHERITS.search(text))
 
 
 def _trains(launch: ProgramCall) -> bool:

@@ -84,9 +84,14 @@ def renamed(said: Sequence[Setting], loss: str) -> dict[str, Setting]:
     return {NAMES.get(name, name): one for name, one in known.items()}
 
 
+def generates(known: Mapping[str, Setting]) -> bool:
+    """Whether a training is of RL: it places a policy, or says how long responses are."""
+    return not known.keys().isdisjoint({"--actor.num_gpus_per_node", _PARTS[1]})
+
+
 def length(values: Values, known: Mapping[str, Setting]) -> int | None:
     """The longest prompt and response of RL together; None for a training without generation."""
-    if "--actor.num_gpus_per_node" not in known:
+    if not generates(known):
         return None
     return sum(
         values.integer(name, default=int(usual))

@@ -39,8 +39,8 @@ UNPLANNED = {
 }
 KERNELS = {name: kernel for kernel, name in ATTENTION.items()}
 APART = (
-    "only the policy's training is costed, without generation, reference and reward, with every "
-    "sequence as long as the longest"
+    "only the policy's training is costed, without generation, reference, reward and critic, with "
+    "every sequence as long as the longest"
 )
 
 
@@ -100,7 +100,7 @@ def _values(call: training_calls.TrainingCall, said: Sequence[Setting]) -> tuple
     if not loss:
         text = program.text.rsplit("/", 1)[-1]
         raise program.unreadable(f"the loss of {text} cannot be planned: only sft, dpo and reward")
-    notes = [*call.notes, *((APART,) if MARK in known else ())]
+    notes = [*call.notes, *((APART,) if flat_options.generates(known) else ())]
     values = LaunchValues(known, program.file, notes)
     if flat and not flat_options.is_its_own(call.launch):
         name = program.text.rpartition("/")[2]

@@ -487,3 +487,11 @@ def test_a_folder_with_a_name_of_its_own_has_a_vocabulary_of_its_own() -> None:
     assert "GPT2BPETokenizer has 50257 tokens" in read(words.format("/data"), usual).assumed
     own = read(words.format("/data/europa-tokenizer"), usual)
     assert any("the files do not give the vocabulary size" in one for one in own.assumed)
+
+
+def test_the_local_layers_have_their_own_attention() -> None:
+    """--attention-backend chooses among Transformer Engine's."""
+    local = read("--transformer-impl local --attention-backend fused")
+    assert local.plan.attention_kernel == "unfused"
+    assert "--transformer-impl local has unfused attention" in local.assumed
+    assert read("--attention-backend fused").plan.attention_kernel == "flash"

@@ -131,3 +131,11 @@ def test_its_own_programs_have_a_micro_batch_by_default(program: str) -> None:
     words = USUAL.replace("--micro_train_batch_size 2 ", "")
     found = reading(f"deepspeed --num_gpus 4 --module {program} {words}").request
     assert (found["plan"]["micro_batch_size"], found["training"]["global_batch_size"]) == (4, 256)
+
+
+def test_reinforcement_whose_placement_is_open_is_still_one() -> None:
+    """Responses have a length; where the policy is placed, a variable may say."""
+    words = USUAL.replace("--max_len 4096", "--prompt_max_len 2048 --generate_max_len 4096")
+    found = reading(f"python3 -m openrlhf.cli.train_ppo_ray {words} $SETUP")
+    assert found.request["training"]["seq_length"] == 6144
+    assert any("without generation, reference, reward and critic" in one for one in found.assumed)

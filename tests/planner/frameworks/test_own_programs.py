@@ -99,3 +99,19 @@ def test_a_program_that_is_not_followed_is_said() -> None:
     program = "from trl import SFTConfig\n"
     found = read({"run.sh": script, "sft.py": program}, parse_cluster("1x8xh100-sxm"))
     assert "sft.py is not followed, only its options are read" in str(found.assumed)
+
+
+def test_a_folder_does_not_say_what_its_program_does() -> None:
+    found = reading("torchrun eval_agent/fastchat/train/train.py", MODEL, BATCH, LENGTH)
+    assert found.request["training"]["seq_length"] == 4096
+
+
+def test_what_a_configuration_at_hand_says_is_in_the_command() -> None:
+    files = {
+        "a.sh": "torchrun scripts/run_sft.py --config configs/own.yaml\n",
+        "own.yaml": 'model_name: "Meta-Llama-3.1-8B-Instruct"\nmax_length: 1280\n',
+    }
+    with pytest.raises(RequestError) as caught:
+        read(files, parse_cluster("1x8xh100-sxm"))
+    assert "planner plan --model Meta-Llama-3.1-8B-Instruct --seq-length 1280" in str(caught.value)
+    assert "NeMo" not in str(caught.value)

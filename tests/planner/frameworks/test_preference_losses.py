@@ -175,3 +175,16 @@ def test_a_loss_of_pairs_that_is_named_after_dpo() -> None:
     )
     assert sizes(of_file("qwen_cmdpo.yaml", keys)) == ("dpo", 4, 32)
     assert sizes(of_file("qwen_math.yaml", keys)) == ("next_token", 2, 16)
+
+
+@pytest.mark.parametrize("kind", ["rpo", "hinge", "sppo_hard", "apo_zero"])
+def test_losses_of_trls_dpo_train_on_pairs(kind: str) -> None:
+    text = f"{TRL}per_device_train_batch_size: 4\nbeta: 0.1\nloss_type: {kind}\n"
+    found = read({"a.yaml": text}, parse_cluster("1x8xh100-sxm")).request
+    assert (found["training"]["loss"], found["training"]["global_batch_size"]) == ("dpo", 64)
+
+
+def test_a_prompt_and_its_target_are_the_length_of_pairs() -> None:
+    words = "--max_prompt_length 512 --max_target_length 256 --beta 0.1 --bf16"
+    found = reading("torchrun --nproc_per_node 8 dpo.py", MODEL, BATCH, words).request
+    assert found["training"]["seq_length"] == 768

@@ -384,3 +384,24 @@ def test_an_example_of_transformers_has_its_block() -> None:
     assert found.request["training"]["seq_length"] == 1024
     assert any("block_size: not set, 1024" in one for one in found.assumed)
     assert "the sequence length" in why("torchrun own.py", MODEL, BATCH)
+
+
+def test_parts_of_a_multimodal_model_that_leave_out_the_language_model() -> None:
+    words = ("torchrun t.py", MODEL, BATCH, LENGTH)
+    said = why(*words, "--mm_tunable_parts mm_mlp_adapter,mm_vision_tower")
+    assert "the language model is frozen" in said
+    whole = reading(*words, "--mm_tunable_parts mm_vision_tower,mm_language_model").request
+    assert "lora_rank" not in whole["training"]
+
+
+def test_one_process_of_python_is_said() -> None:
+    found = reading("python train.py", MODEL, BATCH, LENGTH)
+    assert "python starts one process: one accelerator is assumed" in found.assumed
+    found = reading("CUDA_VISIBLE_DEVICES=0 python train.py", MODEL, BATCH, LENGTH)
+    assert not any("one process" in one for one in found.assumed)
+
+
+def test_what_is_said_twice_is_read_once() -> None:
+    words = ("--gradient_checkpointing True", "--gradient_checkpointing True")
+    found = reading("torchrun t.py", MODEL, BATCH, LENGTH, *words)
+    assert not any("gradient_checkpointing" in one for one in found.assumed)
