@@ -24,6 +24,10 @@ _DEPENDS_ON = {
     "--expert-tensor-parallel-size": "tp",
     "zero_optimization.overlap_comm": "zero_stage",
 }
+# Options that no plan writes, and the value with which a field of the plan cannot change.
+_HOLDS = {
+    "--transformer-impl": ("local", "attention_kernel", "its layers have unfused attention alone"),
+}
 _NO_LAYOUT = {
     "pp": 1, "vpp": 1, "schedule": "1f1b", "first_stage_layers": 0, "last_stage_layers": 0,
     "stage_layers": (),
@@ -94,6 +98,11 @@ def changes(
             changed = _change(framework, reading, *pair, moved)
         for change in changed:
             found.setdefault(change.option, change)  # an alias of two options is removed once
+    for option, (value, field, why) in _HOLDS.items():
+        said = reading.find(option)
+        differs = getattr(plan, field) != getattr(reading.plan, field)
+        if said is not None and said.value == value and differs:
+            found.setdefault(option, _removed(said, why))
     return tuple(found.values())
 
 
