@@ -34,6 +34,8 @@ _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _DATA = (".yaml", ".yml", ".toml")
 # Folders in which a repository keeps its configurations, where a name has no folder.
 _FOLDERS = ("config", "configs", "conf")
+# A name that no other file has: config32b-qwen2.5.yaml.
+_OF_ITS_OWN = re.compile(r"^(?=.*\d).{12,}$")
 _ENTERED = re.compile(r"(?:^|[;&]\s*)cd\s+([\w./-]+)", re.MULTILINE)
 PYTHON = (".py", ".ipynb")
 # What scripts of transformers' Trainer are known by, whose modules and configurations are read too.
@@ -225,8 +227,9 @@ def _existing(names: Iterable[str], roots: Sequence[Path]) -> Iterator[Path]:
             root.joinpath(*tail).resolve() for tail, near in _tails(name, roots) for root in near
         )
         path = next((one for one in tried if one.is_relative_to(top) and one.is_file()), None)
-        if path is None and name.endswith(_DATA) and "/" not in name:
-            within = (root / folder / name for root in roots for folder in _FOLDERS)
+        last = name.rsplit("/", 1)[-1]
+        if path is None and name.endswith(_DATA) and (last == name or _OF_ITS_OWN.search(last)):
+            within = (root / folder / last for root in roots for folder in _FOLDERS)
             path = next((one for one in within if one.is_file()), None)
         if path is not None:
             yield path

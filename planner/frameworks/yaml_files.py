@@ -108,8 +108,13 @@ _PLACEHOLDER = re.compile(
 _LOGIC = re.compile(r"^(?=[ \t]*\{%.*%\}[ \t]*$)", re.MULTILINE)
 
 
+# A place to fill in that YAML takes for a tag: !!CHANGETHIS!!.
+_TAG = re.compile(r"""(:[ \t]+)(!+[A-Z_]+!+)([ \t]*(?:#.*)?)$""", re.MULTILINE)
+
+
 def _as_text(text: str) -> str:
     """A template as YAML: its placeholders are texts, and lines of its logic comments."""
+    text = _TAG.sub(r"\1'\2'\3", text)
     if "{{" not in text and "{%" not in text:
         return text
     quoted = _PLACEHOLDER.sub(

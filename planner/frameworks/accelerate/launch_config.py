@@ -165,7 +165,8 @@ def config_beside(files: Mapping[str, str], assumed: list[str]) -> Values:
 
     Empty if there is neither.
     """
-    line = {plain(one.name): one for one in _line(files, assumed)}
+    options = _line(files, assumed)
+    line = {plain(one.name): one for one in options}
     named = str(line.pop("config_file").value) if "config_file" in line else ""
     configs = (
         name
@@ -174,6 +175,11 @@ def config_beside(files: Mapping[str, str], assumed: list[str]) -> Values:
     )
     last = named.rsplit("/", 1)[-1]
     name = last if last in files else next(configs, "")
+    if last and not name:
+        try:
+            line = dict(_by_name(last, options, assumed)) | line
+        except Unreadable:
+            assumed.append(f"{last} is not among the files: how it shards is not known")
     found = yaml_files.read(files[name], name).settings() if name else ()
     return Values({one.name.rpartition(".")[2]: one for one in found} | line, name, assumed)
 

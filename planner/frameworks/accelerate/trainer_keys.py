@@ -61,7 +61,7 @@ PLAIN = Trainer(
 # Lengths of the two parts of a sample.
 PARTS = (
     ("source_max_len", "target_max_len"), ("max_source_length", "max_target_length"),
-    ("max_prompt_length", "max_target_length"),
+    ("max_prompt_length", "max_target_length"), ("max_prompt_length", "max_completion_length"),
 )  # fmt: skip
 _LLAMA_FACTORY = Trainer(
     "LLaMA-Factory",

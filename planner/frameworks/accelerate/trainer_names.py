@@ -91,7 +91,12 @@ def _adapters(
     said: Mapping[str, Setting], program: str, assumed: list[str]
 ) -> Iterator[tuple[str, Setting]]:
     """finetuning_type, by switches under any name, else by options of LoRA, else by the program."""
-    switches = [one for name, one in said.items() if SWITCH.fullmatch(name)]
+    # FastChat's --q_lora False leaves adapters on weights of full width.
+    switches = [
+        one
+        for name, one in said.items()
+        if SWITCH.fullmatch(name) and (tuning.is_on(one) or not QUANTIZED.fullmatch(name))
+    ]
     about = next(iter(_adapting(said, switches, program)), None)
     if about is None:
         return

@@ -96,7 +96,7 @@ def types(
     adapters: dict[str, Any],
 ) -> dict[str, Any]:
     """The adapters' fields, and the types of what is kept and reduced."""
-    pure = trainer.trains_half or values.boolean("pure_bf16")
+    pure = trainer.trains_half or values.boolean("pure_bf16") or _loaded_in_half(values, trainer)
     if pure and sharding.own and not adapters:
         if half == "fp16":
             raise Unreadable(
@@ -107,6 +107,12 @@ def types(
     if trainer.narrows_adapters and packed and half == "bf16":
         return {**adapters, **kept_in("bf16")}
     return {"gradient_dtype": sharding.kept, "gradient_reduce_dtype": reduced, **adapters}
+
+
+def _loaded_in_half(values: Values, trainer: Trainer) -> bool:
+    """Whether TRL loads weights in bf16, which stay so without shards and their fp32 copies."""
+    stated = (values.text("torch_dtype", "dtype") or "").removeprefix("torch.")
+    return trainer.title == "TRL" and stated == "bfloat16" and not values.has("fsdp", "deepspeed")
 
 
 def adapters_of(values: Values, trainer: Trainer, tree: dict[str, Any]) -> dict[str, Any]:

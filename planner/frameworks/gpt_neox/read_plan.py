@@ -39,6 +39,8 @@ def plan_and_training(values: Values, total: int) -> tuple[TrainingSpec, Paralle
     overlap = zero > 0 and values.boolean("zero_optimization.overlap_comm")
     full = values.boolean("checkpoint_activations")
     every = values.integer("checkpoint_num_layers", default=1)
+    if full and tp > 1 and values.boolean("partition_activations"):
+        values.assume("partition_activations: saved inputs are costed whole on each rank of tp")
     training = TrainingSpec(
         seq_length=values.integer("seq_length"),
         global_batch_size=batch,

@@ -204,6 +204,10 @@ def _size(values: Values, axis: str) -> int:
 def _scales(values: Values) -> dict[str, int]:
     """How many times its base each size is, by global_parameter_scale (configs/types.py)."""
     key = "global_parameter_scale"
+    if values.has("scale"):  # of 2023, which multiplied all sizes
+        times = values.integer("scale")
+        sizes = ("hidden_size", "num_attention_heads", "num_query_groups", "ffn_hidden_size")
+        return dict.fromkeys((*sizes, "num_layers"), times)
     scale = values.integer(key, default=1)
     doublings = scale.bit_length() - 1
     if scale != 1 << doublings:
@@ -230,7 +234,7 @@ def _model(values: Values) -> ModelSpec:
     }
     for field, times in _scales(values).items():
         fields[field] *= times
-    values.text("mlp_activations")
+    activations = re.findall(r"\w+", values.text("mlp_activations") or "silu linear")
     values.boolean("enable_dropout")
     values.boolean("sparse_matmul", default=True)
     if experts > 1:
@@ -249,7 +253,7 @@ def _model(values: Values) -> ModelSpec:
     return ModelSpec(
         **fields,
         norm="rmsnorm",
-        gated_mlp=True,
+        gated_mlp=len(activations) > 1,
         qk_norm="head" if values.boolean("use_qk_norm") else kinds[block][1],
         qkv_bias=values.boolean("attention_bias"),
         tied_embeddings=values.boolean("logits_via_embedding"),

@@ -267,6 +267,8 @@ class _Reader:
             known = models[name]["flavors"]
             text = f"{name} has no flavor {str(flavor)[:80]!r} that is known"
             raise self.wrong("model.flavor", f"{text} (known: {', '.join(known)})")
+        if not self.modelled and base == "debugmodel":
+            self.notes.append("debugmodel has other sizes in each release: those of 0.3.0 are read")
         norm = self.get("model.norm_type", "rmsnorm")
         if norm not in _NORMS:
             raise self.wrong("model.norm_type", f"model.norm_type {norm!r} is not understood")

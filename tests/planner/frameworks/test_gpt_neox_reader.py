@@ -152,3 +152,10 @@ def test_scaled_rotary_positions_of_forks_cost_the_same() -> None:
     found = read(text.replace("{", '{\n  "rotary_emb_base": 100000000000,', 1))
     assert found.model.position == "rope"
     assert "pos_emb: rotary_linear_scaled is costed as rotary" in found.assumed
+
+
+def test_saved_inputs_that_are_split_are_said_to_be_costed_whole() -> None:
+    split = '"partition_activations": true,\n  '
+    text = MODEL.replace('"checkpoint_activations"', split + '"checkpoint_activations"')
+    assert any("costed whole on each rank of tp" in one for one in read(text).assumed)
+    assert not any("costed whole" in one for one in read().assumed)

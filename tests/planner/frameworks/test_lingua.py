@@ -109,3 +109,9 @@ def test_keys_of_a_fork_are_named() -> None:
 def test_a_call_alone_asks_for_its_file() -> None:
     with pytest.raises(RequestError, match="the YAML that config= names"):
         read({"run.sh": CALL}, parse_cluster("8xh100-sxm"))
+
+
+def test_a_place_to_fill_in_is_a_text() -> None:
+    """YAML takes what begins with two signs for a tag."""
+    text = SEVEN.replace("path: tokenizers/llama3/original/tokenizer.model", "path: !!CHANGETHIS!!")
+    assert found(text).request["model"]["num_layers"] == 32

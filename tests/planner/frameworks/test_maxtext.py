@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from cost_models.parameters import total_parameters
 from cost_models.spec import ModelSpec
 from planner import frameworks
 from planner.documents.request import PlanRequest
@@ -334,6 +335,19 @@ def test_a_scale_multiplies_the_sizes() -> None:
     named = text.format(2) + "model_name: llama2-7b\n"
     with pytest.raises(Unreadable, match="scales llama2-7b, which is then another model"):
         MAXTEXT.read({"config.yml": named}, 16)
+
+
+def test_the_scale_and_the_plain_mlp_of_2023() -> None:
+    """Its 52B on two v4-384: `scale` multiplied every size, and one activation has no gate."""
+    text = (
+        "scale: 4\nbase_num_decoder_layers: 8\nbase_emb_dim: 3072\nbase_mlp_dim: 12288\n"
+        "base_num_heads: 8\nhead_dim: 256\nvocab_size: 32768\nmlp_activations: [relu]\n"
+        "ici_fsdp_parallelism: 16\nper_device_batch_size: 1\n"
+    )
+    assert MAXTEXT.read is not None
+    model = MAXTEXT.read({"config.yml": text}, 16).model
+    assert (model.num_layers, model.hidden_size, model.gated_mlp) == (32, 12288, False)
+    assert total_parameters(model) == pytest.approx(52e9, rel=0.02)
 
 
 def test_slices_that_a_cluster_decides_multiply_the_axis_of_each() -> None:

@@ -172,3 +172,14 @@ def test_a_python_file_is_read_where_the_script_does_not_suffice(tmp_path: Path)
     tree(tmp_path, run_dot_sh="torchrun -m torchtitan.train --module mine --config m\n")
     tree(tmp_path, mine_dot_py="def m(): pass\n")
     assert "mine.py" in found(tmp_path / "run.sh")
+
+
+def test_a_configuration_of_another_place_is_found_by_a_name_of_its_own(tmp_path: Path) -> None:
+    """Kept in the repository's folder of configurations; names that many files have are not."""
+    tree(
+        tmp_path,
+        scripts__run_dot_sh="torchrun sft.py --config /d/config32b-qwen2.5.yaml --a /b/c.yaml",
+        config__c_dot_yaml="{}",
+    )
+    (tmp_path / "config" / "config32b-qwen2.5.yaml").write_text("{}", encoding="utf-8")
+    assert found(tmp_path / "scripts" / "run.sh") == ["config32b-qwen2.5.yaml"]

@@ -188,3 +188,27 @@ def test_a_prompt_and_its_target_are_the_length_of_pairs() -> None:
     words = "--max_prompt_length 512 --max_target_length 256 --beta 0.1 --bf16"
     found = reading("torchrun --nproc_per_node 8 dpo.py", MODEL, BATCH, words).request
     assert found["training"]["seq_length"] == 768
+
+
+@pytest.mark.parametrize(("more", "kept"), [("", "none"), ("use_peft: true\n", "fp32")])
+def test_trl_keeps_weights_in_the_type_in_which_it_loads_them(more: str, kept: str) -> None:
+    text = f"{TRL}per_device_train_batch_size: 4\nbf16: true\ntorch_dtype: bfloat16\n{more}"
+    training = read({"a.yaml": text}, parse_cluster("1x8xh100-sxm")).request["training"]
+    assert training.get("master_weights_dtype", "fp32") == kept
+    half = read({"a.yaml": text.replace("bfloat16", "float32")}, parse_cluster("1x8xh100-sxm"))
+    assert half.request["training"].get("master_weights_dtype", "fp32") == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("config", "stage", "said"),
+    [("ds_zero3_offload.yaml", 3, "taken from its name"), ("mine.yaml", 0, "how it shards")],
+)
+def test_a_configuration_of_accelerates_that_is_absent(config: str, stage: int, said: str) -> None:
+    """Beside a YAML of TRL: what its name says, else that nothing is known."""
+    files = {
+        "run.sh": f"accelerate launch --config_file a/{config} sft.py --config trl.yaml\n",
+        "trl.yaml": f"{TRL}per_device_train_batch_size: 4\nbf16: true\n",
+    }
+    found = read(files, parse_cluster("1x8xh100-sxm"))
+    assert found.request["plan"]["zero_stage"] == stage
+    assert any(one.startswith(config) and said in one for one in found.assumed)

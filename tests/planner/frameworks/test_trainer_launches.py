@@ -405,3 +405,13 @@ def test_what_is_said_twice_is_read_once() -> None:
     words = ("--gradient_checkpointing True", "--gradient_checkpointing True")
     found = reading("torchrun t.py", MODEL, BATCH, LENGTH, *words)
     assert not any("gradient_checkpointing" in one for one in found.assumed)
+
+
+def test_a_switch_of_four_bits_that_is_off_leaves_adapters() -> None:
+    """FastChat's: --q_lora says how frozen weights are kept, --lora_r that there are adapters."""
+    words = ("torchrun t.py", MODEL, BATCH, LENGTH, "--lora_r 16 --lora_alpha 16 --q_lora False")
+    training = reading(*words).request["training"]
+    assert training["lora_rank"] == 16
+    assert "frozen_dtype" not in training
+    off = reading("torchrun t.py", MODEL, BATCH, LENGTH, "--use_lora False --lora_r 16")
+    assert "lora_rank" not in off.request["training"]
