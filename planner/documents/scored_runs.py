@@ -5,13 +5,17 @@ The catalog's file is made by `python -m tools.accuracy.write_scored_runs --writ
 
 from __future__ import annotations
 
+import json
+import math
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, TypeAdapter
 
 FILE = Path(__file__).parents[2] / "cost_models" / "catalog" / "scored_runs.json"
+# The file has a list for each field, of which that of intervals is their half widths in ln.
+WIDTHS = "half_widths_ln"
 
 
 class ScoredRun(BaseModel, frozen=True, extra="forbid"):
@@ -99,7 +103,27 @@ class Evidence(BaseModel, frozen=True, extra="forbid"):
 @cache
 def scored_runs() -> tuple[ScoredRun, ...]:
     """All of them, in the order of the published table."""
-    return TypeAdapter(tuple[ScoredRun, ...]).validate_json(FILE.read_bytes())
+    columns = json.loads(FILE.read_bytes())
+    widths = columns.pop(WIDTHS)
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    for row, width in zip(rows, widths, strict=True):
+        row["intervals_s"] = intervals(row["predicted_s"], width)
+    return TypeAdapter(tuple[ScoredRun, ...]).validate_python(rows)
+
+
+def intervals(middle: float, widths: dict[str, float] | None) -> dict[str, Any] | None:
+    """Seconds from the half widths of intervals, which are as far below as above in ln."""
+    if widths is None:
+        return None
+    return {
+        share: (rounded(middle * math.exp(-width)), rounded(middle * math.exp(width)))
+        for share, width in widths.items()
+    }
+
+
+def rounded(value: float) -> float:
+    """As many digits as times have in the file."""
+    return float(f"{value:.5g}")
 
 
 @cache

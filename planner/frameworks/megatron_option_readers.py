@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from planner.frameworks import tokenizers
 from planner.frameworks.arguments import Arguments
 
@@ -97,19 +99,26 @@ def has_null_tokenizer(args: Arguments) -> bool:
     return args.text(TOKENIZER).startswith("Null")
 
 
+def _tokenizer_files(args: Arguments, kind: str) -> Iterator[str]:
+    """What the options for a tokenizer's files name."""
+    for option in TOKENIZERS:
+        setting = args.given.get(option)
+        # Llama2Tokenizer reads --tokenizer-model alone.
+        ignored = option == "--vocab-file" and kind == "Llama2Tokenizer"
+        if setting is not None and isinstance(setting.value, str) and not ignored:
+            yield setting.value
+
+
 def tokens(args: Arguments, hidden: int, otherwise: int) -> int:
     """Vocabulary size of the tokenizer in the options; else `otherwise`, noted with its effect."""
-    kind, general, own = args.text(TOKENIZER), True, False
-    for option in TOKENIZERS:
-        if option == "--vocab-file" and kind == "Llama2Tokenizer":
-            continue  # it reads --tokenizer-model alone
-        setting = args.given.get(option)
-        text = setting.value if setting is not None and isinstance(setting.value, str) else ""
+    kind = args.text(TOKENIZER)
+    named = list(_tokenizer_files(args, kind))
+    for text in named:
         if found := tokenizers.tokenizer_tokens(text):
             args.assume(f"the tokenizer of {text} has {found} tokens")
             return found
-        general = general and tokenizers.is_general(text)
-        own = own or tokenizers.has_own_folder(text)
+    general = all(map(tokenizers.is_general, named))
+    own = any(map(tokenizers.has_own_folder, named))
     # A SentencePiece file with a name of its own is another vocabulary than its class's usual one.
     if general and not own and (found := tokenizers.tokenizer_tokens(kind)):
         args.assume(f"{kind} has {found} tokens")

@@ -223,16 +223,22 @@ def _existing(names: Iterable[str], roots: Sequence[Path]) -> Iterator[Path]:
     """For each name the file with most of its folders, in the nearest folder that has it."""
     top = roots[-1].resolve()
     for name in names:
-        tried = (
-            root.joinpath(*tail).resolve() for tail, near in _tails(name, roots) for root in near
-        )
+        tried = (one.resolve() for one in _candidates(name, roots))
         path = next((one for one in tried if one.is_relative_to(top) and one.is_file()), None)
-        last = name.rsplit("/", 1)[-1]
-        if path is None and name.endswith(_DATA) and (last == name or _OF_ITS_OWN.search(last)):
-            within = (root / folder / last for root in roots for folder in _FOLDERS)
-            path = next((one for one in within if one.is_file()), None)
         if path is not None:
             yield path
+
+
+def _candidates(name: str, roots: Sequence[Path]) -> Iterator[Path]:
+    """Where a file of that name may be: by its folders, then in those of configurations."""
+    for tail, near in _tails(name, roots):
+        for root in near:
+            yield root.joinpath(*tail)
+    last = name.rsplit("/", 1)[-1]
+    if name.endswith(_DATA) and (last == name or _OF_ITS_OWN.search(last)):
+        for root in roots:
+            for folder in _FOLDERS:
+                yield root / folder / last
 
 
 def _tails(name: str, roots: Sequence[Path]) -> Iterator[tuple[list[str], Sequence[Path]]]:

@@ -180,32 +180,27 @@ def idle(files: Mapping[str, str]) -> str:
 
 def called(files: Mapping[str, str]) -> str:
     """The programs that the scripts call, if none is that of a known trainer; "" without any."""
-    programs: dict[str, None] = {}
-    missing: dict[str, None] = {}
-    handed: dict[str, None] = {}
-    calls: list[ProgramCall] = []
-    at_hand: list[str] = []
-    for outcome in _outcomes(files):
-        calls += outcome.launches
-        programs.update(dict.fromkeys(call.program.text for call in outcome.launches))
-        handed.update(dict.fromkeys(map(_last, _with_options(outcome.missing))))
-        configs = (one for call in outcome.launches for one in _configs(call))
-        missing.update({one: None for one in configs if one not in files})
-        at_hand += [one for call in outcome.launches for one in _configs(call) if one in files]
+    outcomes = tuple(_outcomes(files))
+    handed = _listed(_last(one) for outcome in outcomes for one in _with_options(outcome.missing))
     if handed:
-        asked = ", ".join(one[:80] for one in list(handed)[:_MOST_WORDS])
-        return f"the script hands on to {asked}, which is not among the files: give it"
-    if not programs:
+        return f"the script hands on to {handed}, which is not among the files: give it"
+    calls = [call for outcome in outcomes for call in outcome.launches]
+    if not calls:
         return ""
-    names = ", ".join(_last(one)[:80] for one in list(programs)[:_MOST_WORDS])
-    if missing:
-        asked = ", ".join(one[:80] for one in list(missing)[:_MOST_WORDS])
+    names = _listed(_last(call.program.text) for call in calls)
+    configs = [one for call in calls for one in _configs(call)]
+    if missing := _listed(one for one in configs if one not in files):
         return (
-            f"the script calls {names}, whose options may be in {asked}, which is not among the "
+            f"the script calls {names}, whose options may be in {missing}, which is not among the "
             "files: give it"
         )
-    of_files = ((key.lower(), said) for one in at_hand for key, said in _SAYS.findall(files[one]))
+    of_files = ((key.lower(), said) for one in configs for key, said in _SAYS.findall(files[one]))
     return (
         f"the script calls {names}, whose options are those of no known trainer; complete what "
         f"was read: {_command(chain(of_files, chain.from_iterable(map(_pairs, calls))))}"
     )
+
+
+def _listed(names: Iterable[str]) -> str:
+    """The first of them, each once."""
+    return ", ".join(one[:80] for one in list(dict.fromkeys(names))[:_MOST_WORDS])

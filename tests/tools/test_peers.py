@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from planner.documents.scored_runs import FILE as SCORED
+from planner.documents.scored_runs import scored_runs
 from planner.evidence.published_runs.runs import PUBLISHED_RUNS, read_runs
 from planner.learning.accuracy.predict import Prediction, predict
 from tests.tools.checkouts import checkout
@@ -34,7 +32,7 @@ def test_the_page_says_what_the_results_say() -> None:
 
 
 def test_our_figures_are_those_of_the_catalog() -> None:
-    scored = {row["id"]: row["predicted_s"] for row in json.loads(SCORED.read_text())}
+    scored = {run.id: run.predicted_s for run in scored_runs()}
     for id_, run in results.read()["runs"].items():
         assert run["ours_s"] == pytest.approx(scored[id_], rel=1e-3), f"{id_}: {COMMAND}"
 

@@ -27,15 +27,8 @@ def plan_and_training(values: Values, total: int) -> tuple[TrainingSpec, Paralle
     if not values.has(MICRO, BATCH):
         values.assume(f"{MICRO} is not set: 1 assumed; --set {MICRO}=N")
     micro, batch = _batch(values, dp)
-    zero = values.integer("zero_optimization.stage", "zero_stage", default=0, least=0, most=3)
     precision = _precision(values)
-    gradients = values.text("data_types.grad_accum_dtype")
-    if zero == 0 and precision == "bf16" and gradients is None:
-        zero, gradients = 1, "fp32"
-        values.assume(
-            "without ZeRO DeepSpeed's bf16 optimizer shards its states like ZeRO 1 and "
-            "accumulates gradients in fp32"
-        )
+    zero, gradients = _zero(values, precision)
     overlap = zero > 0 and values.boolean("zero_optimization.overlap_comm")
     full = values.boolean("checkpoint_activations")
     every = values.integer("checkpoint_num_layers", default=1)
@@ -46,9 +39,7 @@ def plan_and_training(values: Values, total: int) -> tuple[TrainingSpec, Paralle
         global_batch_size=batch,
         precision=precision,
         optimizer=_optimizer(values),
-        gradient_dtype=gradients
-        if gradients == "fp32"
-        else values.choice("data_types.grad_accum_dtype", choices=DTYPES, default=precision),
+        gradient_dtype=gradients,
         gradient_reduce_dtype=values.choice(
             "deepspeed_extra_args.communication_data_type",
             "communication_data_type",
@@ -69,6 +60,19 @@ def plan_and_training(values: Values, total: int) -> tuple[TrainingSpec, Paralle
         overlap_param_gather=overlap and zero == 3, runtime="deepspeed",
     )  # fmt: skip
     return training, plan
+
+
+def _zero(values: Values, precision: str) -> tuple[int, str]:
+    """The stage of ZeRO, and the type in which gradients are accumulated."""
+    stage = values.integer("zero_optimization.stage", "zero_stage", default=0, least=0, most=3)
+    gradients = values.choice("data_types.grad_accum_dtype", choices=DTYPES, default="")
+    if stage or precision != "bf16" or gradients:
+        return stage, gradients or precision
+    values.assume(
+        "without ZeRO DeepSpeed's bf16 optimizer shards its states like ZeRO 1 and "
+        "accumulates gradients in fp32"
+    )
+    return 1, "fp32"
 
 
 def _batch(values: Values, dp: int) -> tuple[int, int]:

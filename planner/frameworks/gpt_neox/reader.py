@@ -135,11 +135,6 @@ def _model(values: Values, files: Mapping[str, str]) -> ModelSpec:
     rows = values.integer("max_position_embeddings", default=seq, least=0)
     keeps = position == "learned" or rows > seq
     experts = values.integer("moe_num_experts", default=1)
-    numerics = {
-        field: values.number(key)
-        for field, key in {**NUMERICS, "norm_epsilon": EPSILONS[norm]}.items()
-        if values.has(key)
-    }
     fields: dict[str, Any] = {
         "num_layers": values.integer("num_layers", most=10_000),
         "hidden_size": hidden,
@@ -163,11 +158,16 @@ def _model(values: Values, files: Mapping[str, str]) -> ModelSpec:
         "hidden_dropout": _share(values, "hidden_dropout"),
         "attention_dropout": _share(values, "attention_dropout"),
         "moe": _experts(values, experts, hidden) if experts > 1 else None,
-        "numerics": numerics,
+        "numerics": _numerics(values, norm),
     }
     if values.has("sliding_window_width"):
         fields["sliding_window"] = values.integer("sliding_window_width") + 1
     return ModelSpec(**fields)
+
+
+def _numerics(values: Values, norm: str) -> dict[str, float]:
+    keys = {**NUMERICS, "norm_epsilon": EPSILONS[norm]}
+    return {field: values.number(key) for field, key in keys.items() if values.has(key)}
 
 
 def _position(values: Values) -> str:
