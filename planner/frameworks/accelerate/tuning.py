@@ -27,7 +27,8 @@ EVERY = ("all", "all-linear", "all_linear")
 # Qwen, Baichuan, InternLM, Phi-3).
 _FUSED = {
     "query_key_value": ("linear_qkv",), "c_attn": ("linear_qkv",), "W_pack": ("linear_qkv",),
-    "wqkv": ("linear_qkv",), "qkv_proj": ("linear_qkv",), "dense": ("linear_proj",),
+    "wqkv": ("linear_qkv",), "Wqkv": ("linear_qkv",), "qkv_proj": ("linear_qkv",),
+    "dense": ("linear_proj",),
     "c_proj": ("linear_proj", "linear_fc2"), "wo": ("linear_proj",), "out_proj": ("linear_proj",),
     "dense_h_to_4h": ("linear_fc1",), "gate_up_proj": ("linear_fc1",), "fc1": ("linear_fc1",),
     "dense_4h_to_h": ("linear_fc2",), "fc2": ("linear_fc2",), "w1": ("gate_proj",),

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 from planner.frameworks.read_results import Unreadable
 
-_LAUNCHERS = re.compile(r"(?:python[\d.]*|torchrun|deepspeed|accelerate|msrun|tune)")
+_LAUNCHERS = re.compile(r"(?:python[\d.]*|torchrun|deepspeed|accelerate|msrun|tune|composer)")
 
 # Commands that start a program without naming python.
 STARTERS = ("srun", "uv", "apptainer", "singularity")
@@ -71,7 +71,7 @@ class ProgramCall:
 
     @property
     def launcher(self) -> str:
-        """The program that starts the processes: torchrun, deepspeed, accelerate or python."""
+        """The program that starts the processes: torchrun, deepspeed, composer, python or so."""
         texts = [word.text for word in self.before]
         for text in reversed(texts):
             if text.startswith("torch.distributed."):

@@ -1,1 +1,1 @@
-"""Reads trainings of Meta Lingua; its files are not written."""
+"""Meta Lingua: FSDP 2, read from its YAML and the call that names it."""

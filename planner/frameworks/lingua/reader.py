@@ -14,14 +14,14 @@ from pydantic import ValidationError
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
-from planner.frameworks import tokenizers, training_calls, yaml_files
+from planner.frameworks import tokenizers, training_calls
 from planner.frameworks.bash import ProgramCall
 from planner.frameworks.given_values import DEGREE, LaunchValues, Values, malformed
 from planner.frameworks.launch_files import given_with
+from planner.frameworks.omegaconf_files import YAML, merged, words_of
 from planner.frameworks.read_results import Reading, Setting, Unreadable
 
 TITLE = "Lingua"
-YAML = (".yaml", ".yml")
 _MARKS = (re.compile(r"^distributed:", re.MULTILINE), re.compile(r"^\s+fsdp_type:", re.MULTILINE))
 _MODULE = re.compile(r"(apps|lingua)\..*")
 # Keys of the model that change nothing here, those of forks among them.
@@ -61,20 +61,10 @@ def _yaml(files: Mapping[str, str], call: training_calls.TrainingCall | None) ->
         for name, text in files.items()
         if name.endswith(YAML) and all(mark.search(text) for mark in _MARKS)
     ]
-    said = {} if call is None else _words(call)
+    said = {} if call is None else words_of(call)
     named = said["config"].value if "config" in said else None
     last = str(named).rsplit("/", 1)[-1]
     return next((one for one in found if one.rsplit("/", 1)[-1] == last), next(iter(found), None))
-
-
-def _words(call: training_calls.TrainingCall) -> dict[str, Setting]:
-    """The words of a call that set a key: `data.batch_size=2`."""
-    pairs = ((word, *word.text.partition("=")) for word in call.launch.arguments)
-    return {
-        name: Setting(name=name, value=value, file=word.file, line=word.line)
-        for word, name, equals, value in pairs
-        if equals and not name.startswith("-")
-    }
 
 
 def recognises(files: Mapping[str, str]) -> bool:
@@ -91,12 +81,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     name = _yaml(files, call)
     if name is None:
         raise Unreadable(f"no configuration of {TITLE} is among the files")
-    config = yaml_files.read(files[name], name)
-    settings = {one.name: one for one in config.settings()}
-    if call is not None:
-        settings.update(_words(call))
-    settings.update({one.name: one for one in given.settings()})
-    notes = [*config.notes(), *(call.notes if call is not None else ())]
+    settings, notes = merged(files, name, call)
     values = LaunchValues(settings, name, notes)
     model = given.model or _model(values)
     reached = None if call is None else training_calls.world(call.launch)

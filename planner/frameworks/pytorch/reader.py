@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from planner.frameworks.lingua import reader as lingua
 from planner.frameworks.litgpt import reader as litgpt
+from planner.frameworks.llm_foundry import reader as llm_foundry
 from planner.frameworks.prime_rl import reader as prime_rl
 from planner.frameworks.pytorch import encoders
 from planner.frameworks.pytorch.config import (
@@ -25,7 +26,7 @@ from planner.frameworks.pytorch.config import (
 from planner.frameworks.read_results import Reading, Setting, Unreadable
 
 # Trainers on PyTorch's own parallelism whose files are read and not written here.
-TRAINERS = (prime_rl, litgpt, lingua)
+TRAINERS = (prime_rl, litgpt, lingua, llm_foundry)
 SCRIPT, LAUNCH = "train.py", "launch.sh"
 TITLE = '"""Train a decoder with PyTorch\'s own parallelism'
 _NODES = re.compile(r'^NNODES="\$\{NNODES:-(\d{1,7})\}"$', re.MULTILINE)

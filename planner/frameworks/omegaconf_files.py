@@ -1,0 +1,58 @@
+"""A YAML as OmegaConf merges it: with its own references, and the words of a call over it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from planner.frameworks import yaml_files
+from planner.frameworks.launch_files import given_with
+from planner.frameworks.read_results import Setting
+from planner.frameworks.training_calls import TrainingCall
+
+YAML = (".yaml", ".yml")
+_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+_MOST_REFERENCES = 8  # one after the other
+
+
+def words_of(call: TrainingCall) -> dict[str, Setting]:
+    """The words of a call that set a key: `data.batch_size=2`."""
+    pairs = ((word, *word.text.partition("=")) for word in call.launch.arguments)
+    return {
+        name: Setting(name=name, value=value, file=word.file, line=word.line)
+        for word, name, equals, value in pairs
+        if equals and not name.startswith("-")
+    }
+
+
+def merged(
+    files: Mapping[str, str], name: str, call: TrainingCall | None, inside: str = ""
+) -> tuple[dict[str, Setting], list[str]]:
+    """The keys of a file, those of its call and of the user over them; and notes on the file.
+
+    inside: a key below which a job's file has the configuration, whose keys lose it.
+    """
+    config = yaml_files.read(files[name], name)
+    settings = {one.name: one for one in config.settings()}
+    if inside:
+        keys = {one: one.removeprefix(f"{inside}.") for one in settings}
+        settings = {
+            keys[one]: said.model_copy(update={"name": keys[one]}) for one, said in settings.items()
+        }
+    if call is not None:
+        settings.update(words_of(call))
+    settings.update({one.name: one for one in given_with(files).settings()})
+    notes = [*config.notes(), *(call.notes if call is not None else ())]
+    return dict(_resolved(settings)), notes
+
+
+def _resolved(settings: Mapping[str, Setting]) -> Iterator[tuple[str, Setting]]:
+    """The settings with values in place of references to other keys, where these are there."""
+    for name, one in settings.items():
+        said = one
+        for _ in range(_MOST_REFERENCES):
+            about = _REFERENCE.fullmatch(str(said.value))
+            if about is None or about[1] not in settings:
+                break
+            said = said.model_copy(update={"value": settings[about[1]].value})
+        yield name, said
