@@ -129,8 +129,7 @@ def tokens(args: Arguments, hidden: int, otherwise: int) -> int:
         args.assume(f"{kind} has {tokenizers.KINDS[kind]} tokens")
         return tokenizers.KINDS[kind]
     args.assume(
-        f"the files do not give the vocabulary size: {otherwise} tokens assumed; every 10,000 "
-        f"tokens are {1e4 * hidden / 1e6:.3g} million weights in the embedding and as many in an "
-        f"output layer; give {VOCABULARY} (--set {VOCABULARY}=N)"
+        f"the files do not give the vocabulary size: {otherwise} tokens assumed; "
+        f"{tokenizers.weights_of_more(hidden)}; give {VOCABULARY} (--set {VOCABULARY}=N)"
     )
     return otherwise

@@ -34,8 +34,9 @@ _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _DATA = (".yaml", ".yml", ".toml")
 # Folders in which a repository keeps its configurations, where a name has no folder.
 _FOLDERS = ("config", "configs", "conf")
-# A name that no other file has: config32b-qwen2.5.yaml.
-_OF_ITS_OWN = re.compile(r"^(?=.*\d).{12,}$")
+# A long name with a number (config32b-qwen2.5.yaml) is rarely that of another file, but for those
+# that every repository has: deepspeed_zero3.yaml.
+_OF_ITS_OWN = re.compile(r"^(?!.*(?:zero|stage|fsdp|ds_config|deepspeed))(?=.*\d).{12,}$", re.I)
 _ENTERED = re.compile(r"(?:^|[;&]\s*)cd\s+([\w./-]+)", re.MULTILINE)
 PYTHON = (".py", ".ipynb")
 # What scripts of transformers' Trainer are known by, whose modules and configurations are read too.

@@ -22,6 +22,13 @@ _NAMES: list[tuple[str, int]] = _TABLE["names"]
 
 _USUAL = re.compile(r"(?i)(tokenizer|vocab|merges?|gpt2?-\w+|spm|sentencepiece|\w*hf)?(\.\w+)?")
 
+# A folder of a tokenizer with a name of its own (europa-tokenizer), not of its kind or its place.
+_OF_ITS_OWN = re.compile(
+    r"(?i)(?!(bpe|gpt2?|hf|my|our|own|the|new|base|data|model|megatron|llama|sentencepiece|spm|"
+    r"wordpiece|text|train|trained|custom|shared)[_-]?(tokenizer|vocab))"
+    r"[a-z0-9]{3,}[_-]?(tokenizer|vocab(ulary)?)s?"
+)
+
 
 def tokenizer_tokens(text: str) -> int | None:
     """Vocabulary size of the tokenizer in a name or path; None if it is unknown."""
@@ -39,7 +46,9 @@ def tokenizer_tokens(text: str) -> int | None:
     return next(filter(None, map(_stated, reversed(parts))), None)
 
 
-_OF_ITS_OWN = re.compile(r"(?i)[a-z0-9]{3,}[_-]?(tokenizer|vocab(ulary)?)s?")
+def weights_of_more(hidden: int) -> str:
+    """What a vocabulary that is not known changes, for a model of that hidden size."""
+    return f"every 10,000 tokens are {1e4 * hidden / 1e6:.3g} million weights a matrix"
 
 
 def is_general(text: str) -> bool:

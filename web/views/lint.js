@@ -152,7 +152,7 @@ const Refusal = ({ problem }) => html`
 function Verdict({ found }) {
   const [kind, verdict] = VERDICTS[found.verdict];
   const said = found.verdict === "improvable" && found.best === null ? "Runs, and one change makes it faster"
-    : found.verdict === "fine" && !found.searched ? "Runs, and no single change makes it faster; other plans were not searched"
+    : found.verdict === "fine" && !found.searched ? "Runs, and no change that was tried makes it faster; not all plans were"
     : verdict;
   const { cluster, training, model } = found.request;
   const [group] = cluster.groups;

@@ -7,13 +7,14 @@ from planner.answers.fits.request import Method
 from planner.documents.answer import Change
 from planner.documents.plan_report import Answer, Document, ErrorBand, Note
 
+DAY_HOURS = 24.0
+
 
 class Cell(Document):
     """One method at one length: its fastest plan that fits, or the one that misses by the least.
 
-    plan: None for GRPO that does not fit.
-
-    spare_bytes: what is left of the answer's `room_bytes`; below zero: by how much it misses.
+    plan: None where none was found: of GRPO whose training alone misses.  spare_bytes: what is left
+    of the answer's `room_bytes`; below zero: by how much it misses.
     largest_micro_batch: the most sequences of a micro-batch that fit, as in `largest_plan`.  The
     batch is rounded up to whole micro-batches there.  hours, cost_usd: of all tokens, without
     failures; None without tokens or a price.  command: what writes the launch files of the plan, or

@@ -13,7 +13,7 @@ from planner.documents.formats import value_words
 # Said although they may be the default, since a search would vary them.
 _SAID = ("zero_stage", "micro_batch_size", "recompute", "attention_kernel", "cross_entropy")
 _FOLLOW = ("dp", "runtime", "recompute_num_layers", "recompute_method")
-_NEEDLESS = ("tokens",)
+NEEDLESS = ("tokens",)  # of what a run costs
 
 
 def command_of(
@@ -29,7 +29,7 @@ def command_of(
         and is_read(plan, name)
     }
     asked = {"model": model, "cluster": cluster, **training, "framework": trainer, **own}
-    asked = {name: value for name, value in asked.items() if name not in _NEEDLESS}
+    asked = {name: value for name, value in asked.items() if name not in NEEDLESS}
     return shlex.join(["planner", "emit", *option_words(asked)])
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from cost_models.plans import ParallelPlan
 from planner import frameworks
-from planner.answers.fits.answer import Cell, FitAnswer, Row
+from planner.answers.fits.answer import DAY_HOURS, Cell, FitAnswer, Row
 from planner.answers.fits.attempt import TITLES, Found, Tried, best_at, sequences
 from planner.answers.fits.command import command_of
 from planner.answers.fits.grpo import grpo_notes, grpo_row
@@ -31,7 +31,6 @@ from planner.version import __version__
 # Tokens of a sequence: as long as most models read.
 FAR = 131_072
 MOST_MICRO_BATCH = 1024
-DAY_HOURS = 24.0
 
 
 def fit(asked: FitRequest) -> FitAnswer:

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import gcd, lcm
 from typing import Any
 
 from cost_models.plans import ParallelPlan
 from cost_models.training_cost import training_cost
-from planner.answers.fits.answer import Cell, Row
-from planner.answers.fits.attempt import RANK, TITLES
-from planner.answers.fits.command import option_words
+from planner.answers.fits.answer import DAY_HOURS, Cell, Row
+from planner.answers.fits.attempt import RANK, TITLES, best_at, tried
+from planner.answers.fits.command import NEEDLESS, option_words
 from planner.answers.fits.largest_that_fits import LENGTH_STEP, largest_that_fits
 from planner.answers.fits.request import FitRequest
+from planner.answers.fits.trainer_choice import why_refused
 from planner.answers.fits.training_defaults import trained_with
 from planner.answers.fits.what_helps import on_more_nodes
 from planner.answers.plans.emission import NothingFits
@@ -31,12 +33,12 @@ from planner.documents.plan_report import Note
 from planner.documents.problems import RequestError, refuse
 from planner.evidence.uncertainty.site_storage import room_of
 from planner.frameworks.step_trainers import TRAINERS, Trainer
+from planner.search.axes import SpaceTooLarge
 
 TRAINER: Trainer = "trl"
 # Of a prompt where they divide the batch, and of a step: as TRL's and verl's examples have them.
 SAMPLES, RESPONSES = 8, 128
 PROMPT_SHARE = 4  # a prompt is that part of the length
-DAY_HOURS = 24.0
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,9 @@ def grpo_row(asked: FitRequest, lengths: tuple[int, ...], far: int) -> Row:
     """GRPO at each length; far: the longest that is tried."""
     try:
         steps = list(_steps(asked, lengths))
+    except NothingFits as error:
+        reason = _unable(asked, lengths[0]) or str(error)
+        return Row(method="grpo", title=TITLES["grpo"], reason=reason)
     except RequestError as error:  # the model or the training does not go with it
         return Row(method="grpo", title=TITLES["grpo"], reason=error.problems[0].detail)
     cells = [_cell(asked, one, length) for one, length in zip(steps, lengths, strict=True)]
@@ -76,6 +81,14 @@ def grpo_row(asked: FitRequest, lengths: tuple[int, ...], far: int) -> Row:
         change=_more_nodes(asked, lengths[0]) if longest is None else None,
         trains_with=trained_with(training, training.global_batch_size),
     )
+
+
+def _unable(asked: FitRequest, seq_length: int) -> str:
+    """Why the trainer can't run the training of a step at all; "" where it can."""
+    one = tried(asked, "lora", TRAINER, seq_length)
+    outcome = best_at(one, seq_length).outcome
+    found = outcome.best or outcome.nearest
+    return "" if found else why_refused(one, seq_length, outcome)
 
 
 def grpo_notes(asked: FitRequest, rows: list[Row]) -> Iterator[Note]:
@@ -104,7 +117,7 @@ def _times(asked: FitRequest, row: Row) -> str:
     if not low:
         return ""
     span = f"{min(low):.2f} to {max(high):.2f} times the time shown"
-    return f"; in 4 of 5 cases a step takes {span}: state your lengths to `planner rl`"
+    return f"; in 4 of 5 cases a step takes {span}; `planner rl` with your own lengths narrows it"
 
 
 def _request(asked: FitRequest, seq_length: int) -> ReinforcementRequest:
@@ -117,7 +130,7 @@ def _request(asked: FitRequest, seq_length: int) -> ReinforcementRequest:
     if (samples := gcd(SAMPLES, batch)) < LEAST_OF_GRPO:
         detail = f"GRPO compares the responses of a prompt: the batch must be even, got {batch}"
         raise refuse("/training/global_batch_size", "inconsistent", detail, batch)
-    training = {name: value for name, value in given.items() if name not in ("tokens",)}
+    training = {name: value for name, value in given.items() if name not in NEEDLESS}
     prompt = max(1, seq_length // PROMPT_SHARE)
     found = parse_reinforcement({
         "model": asked.model,
@@ -128,8 +141,10 @@ def _request(asked: FitRequest, seq_length: int) -> ReinforcementRequest:
             "prompt_tokens": prompt, "max_response_tokens": max(1, seq_length - prompt),
         },
     })  # fmt: skip
-    request = found.request.model_copy(update={"cluster": asked.base.cluster})
-    return found.model_copy(update={"request": request})
+    # Only plans that the trainer can run: `planner rl` may answer with others, without its files.
+    search = found.request.search.model_copy(update={"framework": TRAINERS[TRAINER].framework})
+    known = {"cluster": asked.base.cluster, "search": search}
+    return found.model_copy(update={"request": found.request.model_copy(update=known)})
 
 
 def _steps(asked: FitRequest, lengths: tuple[int, ...]) -> Iterator[Step]:
@@ -152,6 +167,13 @@ def _step(asked: FitRequest, seq_length: int) -> Step:
             raise
         return Step(own, None, -error.missing_bytes)
     return Step(own, answer, _room_bytes(own) - _needed_bytes(own, answer))
+
+
+def _step_if_any(asked: FitRequest, seq_length: int) -> Step | None:
+    """As _step; None where no plan of this length, or on so many cards, is legal."""
+    with suppress(RequestError, SpaceTooLarge):
+        return _step(asked, seq_length)
+    return None
 
 
 def _room_bytes(asked: ReinforcementRequest) -> float:
@@ -197,7 +219,7 @@ def _command(asked: FitRequest, own: ReinforcementRequest) -> str:
     options = {
         "model": asked.model if isinstance(asked.model, str) else asked.model_file,
         "cluster": asked.base.cluster.name,
-        **{n: v for n, v in training.items() if n not in ("tokens", "global_batch_size")},
+        **{n: v for n, v in training.items() if n not in (*NEEDLESS, "global_batch_size")},
         "trainer": TRAINER, "prompts": spec.prompts, "samples": spec.samples,
         "prompt_tokens": spec.prompt_tokens, "max_response_tokens": spec.max_response_tokens,
     }  # fmt: skip
@@ -208,7 +230,9 @@ def _longest(asked: FitRequest, fitting: int, most: int) -> int:
     """The longest sequence that fits, in steps of 256 tokens."""
 
     def spare(steps: int) -> float:
-        own = _step(asked, steps * LENGTH_STEP)
+        own = _step_if_any(asked, steps * LENGTH_STEP)
+        if own is None:
+            return -1.0
         return own.spare_bytes if own.fits else min(own.spare_bytes, -1.0)
 
     steps = largest_that_fits(spare, fitting // LENGTH_STEP, most // LENGTH_STEP)
@@ -220,8 +244,8 @@ def _more_nodes(asked: FitRequest, seq_length: int) -> Change | None:
     factor = 1
     while (factor := 2 * factor) <= LARGEST_ENLARGEMENT:
         larger = on_more_nodes(asked, factor)
-        own = _step(larger, seq_length)
-        if own.answer is not None and own.fits:
+        own = _step_if_any(larger, seq_length)
+        if own is not None and own.answer is not None and own.fits:
             training, answer = own.answer.training, own.answer
             return Change(
                 set={"nodes": larger.base.cluster.groups[0].nodes},

@@ -87,7 +87,7 @@ def _able(asked: FitRequest, method: Tuning, seq_length: int, far: int) -> list[
         if found := _least_memory_plan(one, first, far):
             able.append(found)
         else:
-            why[name] = _refused(one, seq_length, first.outcome)
+            why[name] = why_refused(one, seq_length, first.outcome)
     return able or _common_reason(why, asked.base.model)
 
 
@@ -124,7 +124,7 @@ def _least_memory_plan(one: Tried, first: Found, far: int) -> Chosen | None:
     return min(found, key=lambda each: each.needed_bytes, default=None)
 
 
-def _refused(one: Tried, seq_length: int, outcome: Outcome) -> str:
+def why_refused(one: Tried, seq_length: int, outcome: Outcome) -> str:
     """Why a trainer has no plan: the rule that most plans break, of a plain one in a sentence.
 
     The plain one is as the trainer has it by itself, as far as it runs.

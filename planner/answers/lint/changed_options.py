@@ -24,9 +24,9 @@ _DEPENDS_ON = {
     "--expert-tensor-parallel-size": "tp",
     "zero_optimization.overlap_comm": "zero_stage",
 }
-# Options that no plan writes, and the value with which a field of the plan cannot change.
+# Options that no plan writes: with this value a field of the plan has one value only.
 _HOLDS = {
-    "--transformer-impl": ("local", "attention_kernel", "its layers have unfused attention alone"),
+    "--transformer-impl": ("local", "attention_kernel", "local layers have no fused attention"),
 }
 _NO_LAYOUT = {
     "pp": 1, "vpp": 1, "schedule": "1f1b", "first_stage_layers": 0, "last_stage_layers": 0,

@@ -23,8 +23,12 @@ from planner.frameworks.unread_trainers import CONFIGS
 # Options of transformers' Trainer, with and without dashes, and those that say the same elsewhere.
 MICRO_BATCH = (
     "per_device_train_batch_size", "micro_batch_size", "micro_train_batch_size", "batch_size",
+    "device_train_microbatch_size",
 )  # fmt: skip
 ACCUMULATION = ("gradient_accumulation_steps", "accumulation_steps")
+# The batch of a step, in whose file accumulation follows from the micro-batch.
+BATCH = ("train_batch_size", "global_batch_size", "global_train_batch_size")
+_OF_DEEPSPEED = ("train_micro_batch_size_per_gpu", "train_batch_size")
 RECOMPUTE = (
     "gradient_checkpointing", "activation_checkpointing", "enable_activation_checkpointing",
 )  # fmt: skip
@@ -56,17 +60,35 @@ def _choices(launch: LintedLaunch) -> Iterator[dict[str, Any]]:
     plan = launch.plan
     sizes: list[dict[str, Any]] = [{}]
     recomputes: list[dict[str, Any]] = [{}]
-    if _said(launch, MICRO_BATCH) and _said(launch, ACCUMULATION):
+    if _says_micro_batch(launch):
         each = launch.training.global_batch_size // plan.dp
         powers = [_together(launch) << i for i in range(MOST_MICRO_BATCH.bit_length())]
         sizes = [{"micro_batch_size": n} for n in powers if each % n == 0]
-    if _said(launch, RECOMPUTE) and plan.recompute in ("none", "full"):
-        layers = -(-launch.model.num_layers // (plan.pp * plan.vpp))
+    layers = -(-launch.model.num_layers // (plan.pp * plan.vpp))
+    blocks = plan.recompute == "full" and plan.recompute_method == "block"
+    some = plan.recompute == "selective" or (blocks and plan.recompute_num_layers < layers)
+    if _said(launch, RECOMPUTE) and not some:
         whole = {"recompute": "full", "recompute_method": "block", "recompute_num_layers": layers}
-        recomputes = [NO_RECOMPUTE, whole]
+        recomputes = [NO_RECOMPUTE, {}] if plan.recompute == "full" else [{}, whole]
     for size, recompute in product(sizes, recomputes):
         if changed(plan, {**size, **recompute}) not in (None, plan):
             yield {**size, **recompute}
+
+
+def _says_micro_batch(launch: LintedLaunch) -> bool:
+    """Whether one file alone says the micro-batch and how many of them are a step's.
+
+    Where DeepSpeed's configuration says numbers too, both would have to change.
+    """
+    micro, steps, batch = (_said(launch, names) for names in (MICRO_BATCH, ACCUMULATION, BATCH))
+    if micro is None or not (steps or (batch and batch.file == micro.file)):
+        return False
+    files = {micro.file, *([steps.file] if steps else [])}
+    numbers = {*MICRO_BATCH, *ACCUMULATION, *_OF_DEEPSPEED}
+    return not any(
+        _bare(one.name) in numbers and str(one.value).isdigit() and one.file not in files
+        for one in launch.reading.settings
+    )
 
 
 def _together(launch: LintedLaunch) -> int:

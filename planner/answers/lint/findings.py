@@ -98,10 +98,10 @@ class LintAnswer(Answer):
 
     request: the contents of the script, on a cluster of the script's size.  estimate: of the
     unchanged script, if its plan can run.  mended: the fewest changes after which it runs, if it
-    does not.  best: the fastest plan of the framework; None if that is the script's own, or none
-    fits.  searched: whether all of these were looked at; else only other micro-batches, recompute
-    and single changes.  nearest: if no plan fits, the nearest misses and changes of the request
-    that would fit.
+    does not; of files that are not written here the fastest.  best: the fastest plan of the
+    framework; None if that is the script's own, or none fits.  searched: whether all of these were
+    looked at; else only other micro-batches, recompute and single changes.  nearest: if no plan
+    fits, the nearest misses and changes of the request that would fit.
     """
 
     profile: ProfileInfo

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from planner.answers.lint.assignments import assign, drop, variable_of
 from planner.answers.lint.findings import Better, FlagChange, LintAnswer
+from planner.frameworks.named_files import PYTHON
 
 # An option of a command line as a key of YAML.
 _OPTION_KEY = re.compile(r"""(\s*)["']?--[\w-]+["']?\s*:""")
@@ -196,12 +197,14 @@ def _line_with_change(line: str, change: FlagChange, inside: bool) -> str | None
 
 
 def _key_changed(line: str, change: FlagChange) -> str | None:
-    """The same of a key of YAML or JSON, or of an argument of a Python call."""
+    """The same of a key of YAML or JSON, or of an argument of a Python call or a field."""
     # GPT-NeoX takes dashes for underscores.
     key = re.escape(change.option.rpartition(".")[2]).replace("_", "[-_]")
+    # In Python a colon follows keys in quotes; after a bare name it declares a type.
+    colon = rf"""["']{key}["']""" if change.file.endswith(PYTHON) else rf"""["']?{key}["']?"""
     found = re.search(
-        rf"""(["']?{key}["']?\s*:\s*)("[^"]*"|'[^']*'|[^\s,#}}]+)"""
-        rf"""|(?<![\w.])({key}\s*=\s*)(True|False|\d+)(?=\s*(?:[,)#]|$))""", line,
+        rf"""(?<![\w.])({colon}\s*:\s*)("[^"]*"|'[^']*'|[^\s,#}}]+)"""
+        rf"""|(?<![\w.])({key}(?:\s*:\s*\w+)?\s*=\s*)(True|False|\d+)(?=\s*(?:[,)#]|$))""", line,
     )  # fmt: skip
     if found is None or change.after is None:
         return None

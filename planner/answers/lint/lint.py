@@ -94,8 +94,8 @@ def lint(
         verdict=_verdict(findings, better),
         findings=findings,
         estimate=launch.own,
-        mended=_written(files, _with_typo_fixes(fewest, slips), findings, judge),
-        best=_written(files, _with_typo_fixes(better, slips), findings, judge),
+        mended=_written(files, _with_typo_fixes(fewest, slips), launch, findings, judge),
+        best=_written(files, _with_typo_fixes(better, slips), launch, findings, judge),
         searched=_searched(meant),
         nearest=nearest(meant) if nothing and not _runs(meant) else (),
         gain=_gain(meant, better) if better is not None else None,
@@ -105,7 +105,7 @@ def lint(
 
 
 def _searched(launch: LintedLaunch) -> bool:
-    """Whether better plans are looked for: those of files that can be written."""
+    """Whether all plans are looked at: of files that can be written."""
     return launch.reading.written and not launch.contradictions
 
 
@@ -186,22 +186,27 @@ def _with_typo_fixes(better: Better | None, slips: tuple[FlagChange, ...]) -> Be
 
 
 def _written(
-    files: Mapping[str, str], better: Better | None, before: Iterable[Finding], judge: _Judge
+    files: Mapping[str, str],
+    better: Better | None,
+    launch: LintedLaunch,
+    findings: Iterable[Finding],
+    judge: _Judge,
 ) -> Better | None:
     """A better plan with the files that change for it; without them if they would not run.
 
-    before: the findings of the files as they are.
+    launch, findings: of the files as they are.
     """
-    known = {one.text for one in before if one.severity == "error"}
+    known = {one.text for one in findings if one.severity == "error"}
     found = with_files(files, better, judge.alike)
     if found is None or not found.files:
         return found
     try:
-        launch, after = judge.found_in({**files, **found.files})
+        written, after = judge.found_in({**files, **found.files})
         stays = [one for one in after if one.severity == "error"]
         broken = any(one.text not in known for one in stays)
         # Of files that are not written here, an option may follow from another that changes too.
-        broken |= not launch.reading.written and launch.plan != found.report.plan
+        same = (written.plan, written.training) == (found.report.plan, launch.training)
+        broken |= not (written.reading.written or same)
     except RequestError:
         broken = True
     if broken:
@@ -307,7 +312,7 @@ def _verdict(findings: Iterable[Finding], better: Better | None) -> Verdict:
         return "does not fit"
     if any(finding.code == "memory_risk" for finding in findings):
         return "may run out"
-    # Of files that are not written here, no better plan is searched: what one change gains counts.
+    # Of files that are not written here few plans are searched: what one change gains counts too.
     gains = better is not None or any((one.gain or 0.0) > MINIMUM_GAIN for one in findings)
     return "improvable" if gains else "fine"
 

@@ -29,7 +29,7 @@ PICKS = ("recommended", "fastest", "most-headroom", "published-recipe")
 class NothingFits(RequestError):
     """There is no plan to write files for: no plan fits, or the given one does not.
 
-    missing_bytes: of an accelerator, with which one would; None where that is not known.
+    missing_bytes: how much more memory an accelerator would need; None where that is not known.
     """
 
     def __init__(

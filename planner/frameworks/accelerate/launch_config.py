@@ -165,8 +165,8 @@ def config_beside(files: Mapping[str, str], assumed: list[str]) -> Values:
 
     Empty if there is neither.
     """
-    options = _line(files, assumed)
-    line = {plain(one.name): one for one in options}
+    said = _line(files, assumed)
+    line = {plain(one.name): one for one in said}
     named = str(line.pop("config_file").value) if "config_file" in line else ""
     configs = (
         name
@@ -177,7 +177,7 @@ def config_beside(files: Mapping[str, str], assumed: list[str]) -> Values:
     name = last if last in files else next(configs, "")
     if last and not name:
         try:
-            line = dict(_by_name(last, options, assumed)) | line
+            line = dict(_by_name(last, said, assumed)) | line
         except Unreadable:
             assumed.append(f"{last} is not among the files: how it shards is not known")
     found = yaml_files.read(files[name], name).settings() if name else ()

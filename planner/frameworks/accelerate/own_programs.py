@@ -18,8 +18,8 @@ from planner.frameworks.training_calls import TrainingCall
 _DECLARED = re.compile(
     r"""add_argument\(\s*["']--(\w+)["'],(?:[^()]|\([^()]*\))*?\bdefault\s*=\s*(\d+)\s*[,)]"""
 )
-# Examples of transformers by their names, and their blocks where a tokenizer has no limit.
-EXAMPLES = {"run_clm.py": "1024", "run_clm_no_trainer.py": "1024"}
+# Examples of transformers, and the longest block that they take by themselves.
+_EXAMPLES, _LONGEST_BLOCK = ("run_clm.py", "run_clm_no_trainer.py"), "1024"
 _FILLED = ("per_device_train_batch_size", "gradient_accumulation_steps", *PLAIN.length)
 # A half precision in DeepSpeed's configuration of a program, as a mapping of Python's.
 _ENABLED = re.compile(
@@ -61,10 +61,13 @@ def defaults(call: TrainingCall, values: Values) -> dict[str, Setting]:
         values.assume(f"defaults of {name}: {said}")
     program = call.launch.program
     example = program.text.rsplit("/", 1)[-1]
-    if not text and example in EXAMPLES and not values.has(*PLAIN.length, *left):
-        values.assume(f"block_size: not set, {EXAMPLES[example]} as in transformers' {example}")
+    if not text and example in _EXAMPLES and not values.has(*PLAIN.length):
+        values.assume(
+            f"block_size: not set, {_LONGEST_BLOCK} as in transformers' {example}, which takes the "
+            "tokenizer's limit where that is less, and in some releases where it is more"
+        )
         left[PLAIN.length[0]] = Setting(
-            name="block_size", value=EXAMPLES[example], file=program.file, line=program.line
+            name="block_size", value=_LONGEST_BLOCK, file=program.file, line=program.line
         )
     return left
 

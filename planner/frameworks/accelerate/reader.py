@@ -74,7 +74,8 @@ KERNELS = {
     "flex_attention": "flash",
 }
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
-_OTHER_LOSS = re.compile(r"--(beta|max_prompt_length|loss_type|stage)\b")  # TRL's, LLaMA-Factory's
+# TRL's options of its losses, and LLaMA-Factory's.
+_OTHER_LOSS = re.compile(r"--(beta|max_prompt_length|loss_type|stage)(?![\w-])")
 _ALONE = (
     "accelerate's configuration names no model and no batch: give the script that it launches, or "
     "--model NAME --set max_length=... --set per_device_train_batch_size=..."
@@ -144,14 +145,14 @@ def _has_config(files: Mapping[str, str]) -> bool:
     """
     scripts = [text for name, text in files.items() if name.endswith(SCRIPTS)]
     named = any("accelerate launch" in text for text in scripts)
-    adapts = any("lora" in text or "peft" in text for text in scripts)
-    adapts |= any(map(_OTHER_LOSS.search, scripts))
+    tunes = any("lora" in text or "peft" in text for text in scripts)
+    tunes |= any(_OTHER_LOSS.search(_COMMENT.sub("", text)) for text in scripts)
     others = trainer_launch.is_one(files) and not any(
         re.search(rf"{name}\b", text) for name in LENGTH for text in scripts
     )
     return (
         named
-        and not (adapts or others)
+        and not (tunes or others)
         and any("distributed_type:" in text for text in files.values())
     )
 

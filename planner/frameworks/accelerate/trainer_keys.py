@@ -15,7 +15,8 @@ class Trainer:
     marks: keys that identify it; beside: others of its own, of which one must stand there too;
     checkpoints: whether layers are recomputed by default;
     chunks_loss: whether its loss never has the logits of all tokens; trains_half: whether weights
-    that are all trained, by FSDP 2 or without shards, are kept in half precision;
+    that are all trained, by FSDP 2 or without shards, are kept in half precision; loads_half:
+    whether it loads weights in the type that torch_dtype says;
     narrows_adapters: whether adapters beside weights of 4 bits are kept in bf16;
     offloads_instead: whether activations beside adapters are offloaded in place of recompute;
     names: the package whose keys.json has all of its keys, if it drops others without a word;
@@ -40,6 +41,7 @@ class Trainer:
     checkpoints: bool = False
     chunks_loss: bool = False
     trains_half: bool = False
+    loads_half: bool = False
     narrows_adapters: bool = False
     offloads_instead: bool = False
     names: str = ""
@@ -89,6 +91,7 @@ _TRL = Trainer(
     usual_targets=("q_proj", "v_proj"),
     checkpoints=True,
     chunks_loss=True,
+    loads_half=True,
     narrows_adapters=True,
 )
 # Its GRPO, marked by its generations and its length: the engine's, or the longest prompt's and

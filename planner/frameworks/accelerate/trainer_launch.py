@@ -203,7 +203,8 @@ def _alone(
 ) -> int | None:
     """The accelerators of the cluster, one for a script without one; who starts them is said."""
     program = call.launch.program
-    if call.launch.launcher == "python" and not training_calls.visible(call.launch):
+    single = training_calls.alone(call.launch) and reached.accelerators == 1
+    if single and not (training_calls.visible(call.launch) or swift.launches(call.launch)):
         assumed.append("python starts one process: one accelerator is assumed")
     if call.launch.launcher:
         return accelerators

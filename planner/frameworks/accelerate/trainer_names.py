@@ -66,7 +66,9 @@ def by_key(
 
 
 def of_adapter_file(settings: Sequence[Setting], files: Mapping[str, str]) -> Iterator[Setting]:
-    """What a file of adapters says that an option names."""
+    """What a file of adapters says that an option names, and that no option beside it does."""
+    names = [one.name.lstrip("-").replace("-", "_") for one in settings]
+    stated = {key for pattern, key in KEYS if any(map(pattern.fullmatch, names))}
     for one in settings:
         name = str(one.value).rsplit("/", 1)[-1]
         found = next((known for known in files if known.rsplit("/", 1)[-1] == name), None)
@@ -74,7 +76,7 @@ def of_adapter_file(settings: Sequence[Setting], files: Mapping[str, str]) -> It
             continue
         for said in yaml_files.read(files[found], found).settings():
             key = said.name.split(".")[-1]
-            if key in _OF_PEFT:
+            if key in _OF_PEFT and _OF_PEFT[key] not in stated:
                 yield said.model_copy(update={"name": f"--{_OF_PEFT[key]}"})
 
 
@@ -131,7 +133,12 @@ def _adapting(said: Mapping[str, Setting], switches: list[Setting], program: str
     """The settings that say that adapters are trained; empty where all weights are."""
     if any(tuning.is_on(said[name]) for name in WHOLE if name in said):
         return []
-    if any(RANK.fullmatch(name) and one.value == "0" for name, one in said.items()):
+    ranks = [
+        one.value
+        for name, one in said.items()
+        if RANK.fullmatch(name) and not OTHER_PART.search(name)
+    ]
+    if ranks and all(rank == "0" for rank in ranks):
         return []  # adapters of rank 0 are none
     if switches:
         return switches if any(map(tuning.is_on, switches)) else []

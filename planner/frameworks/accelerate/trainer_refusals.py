@@ -27,8 +27,8 @@ ADDS = re.compile(
 DEGREES = re.compile(
     r"(tp|pp|ep|cp|sp|((tensor|pipeline|expert|context|sequence)_)(model_)?parallel)(_size|_degree)?"
 )
-# Options with words of tuning in their names that are read, or are of another part or its files.
 TRAINED_PARTS = "mm_tunable_parts"  # LLaVA-NeXT's list
+# Options with words of tuning in their names that are read, or are of another part or its files.
 TUNED = ("finetuning_type", "adapter", "freeze_backbone", "lora_weight_path", *tuning.DORA)
 ASIDE = re.compile(
     rf"{OTHER_PART.pattern}|(^|_)(mm|mlp|projector|image|audio|speech|video|connector)(_|$)|lora|peft"

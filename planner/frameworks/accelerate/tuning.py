@@ -97,11 +97,14 @@ def types(
     adapters: dict[str, Any],
 ) -> dict[str, Any]:
     """The adapters' fields, and the types of what is kept and reduced."""
-    pure = trainer.trains_half or values.boolean("pure_bf16") or _loaded_in_half(values, trainer)
+    loaded = trainer.loads_half and _loaded_in_half(values)
+    pure = loaded or trainer.trains_half or values.boolean("pure_bf16")
     if pure and sharding.own and not adapters:
         if half == "fp16":
+            kept = "bf16" if loaded else "fp16"
             raise Unreadable(
-                f"{trainer.title} keeps weights in fp16, of which torch scales no gradients"
+                f"{trainer.title} keeps weights in {kept}, of which torch scales no gradients for "
+                "fp16"
             )
         return kept_in(half)
     packed = adapters.get("frozen_dtype", "").startswith("nf4")
@@ -110,10 +113,14 @@ def types(
     return {"gradient_dtype": sharding.kept, "gradient_reduce_dtype": reduced, **adapters}
 
 
-def _loaded_in_half(values: Values, trainer: Trainer) -> bool:
-    """Whether TRL loads weights in bf16, which stay so without shards and their fp32 copies."""
+def _loaded_in_half(values: Values) -> bool:
+    """Whether weights are loaded in bf16, which stay so without shards and their fp32 copies."""
     stated = (values.text("torch_dtype", "dtype") or "").removeprefix("torch.")
-    return trainer.title == "TRL" and stated == "bfloat16" and not values.has("fsdp", "deepspeed")
+    if values.has("fsdp", "deepspeed"):
+        return False
+    if stated == "auto":
+        values.assume("the weights are loaded as they are stored: taken as bf16")
+    return stated in ("bfloat16", "auto")
 
 
 def adapters_of(values: Values, trainer: Trainer, tree: dict[str, Any]) -> dict[str, Any]:

@@ -210,8 +210,10 @@ class Programs(Substitutions, ABC):
         """The arguments of a shell that is started with a text: `$0` is not one of them."""
         kept = self.positional, self.called
         self.positional, self.called = tuple(arguments), True
-        yield
-        self.positional, self.called = kept
+        try:
+            yield
+        finally:
+            self.positional, self.called = kept
 
     def launch(self, words: list[Value], names: list[str | None]) -> ProgramCall | None:
         """The words as the call of a Python program; None for any other command."""

@@ -190,17 +190,21 @@ def _share(values: Values, key: str) -> float:
 def _width(values: Values, hidden: int, gated: bool, llama: bool) -> int:
     """The MLP's width, as GPT-NeoX derives it from the config; llama: as its older MLP did."""
     if llama:
-        usual = 256 * -(-int(2 * hidden * 4 / 3) // 256)
-        return values.integer("intermediate_size", default=usual)
+        return values.integer("intermediate_size", default=_two_thirds(hidden))
     said = values.integer("intermediate_size", default=4 * hidden)
     multiple = values.integer("mlp_multiple_of", default=1)
     width = said * 2 // 3 // 2 if gated else said
     return -(-width // multiple) * multiple
 
 
+def _two_thirds(hidden: int) -> int:
+    """8/3 of hidden_size, in steps of 256: two thirds of an MLP without a gate."""
+    return 256 * -(-int(2 * hidden * 4 / 3) // 256)
+
+
 def _experts(values: Values, count: int, hidden: int) -> dict[str, Any]:
-    """Megablocks' experts; the default width is 8/3 of hidden_size, in steps of 256."""
-    default = 256 * -(-int(2 * hidden * 4 / 3) // 256)
+    """Megablocks' experts."""
+    default = _two_thirds(hidden)
     return {
         "num_experts": count,
         "top_k": values.integer("moe_top_k", default=1),
@@ -228,7 +232,7 @@ def _vocabulary(values: Values, files: Mapping[str, str], hidden: int) -> int:
         values.assume(f"the vocabulary of {usual} is taken to have {found} tokens")
         return found
     values.assume(
-        f"the files have no vocabulary size: {ANY_VOCABULARY} assumed; every 10,000 tokens are "
-        f"{1e4 * hidden / 1e6:.3g} million weights a matrix; --set vocab_size=N"
+        f"the files have no vocabulary size: {ANY_VOCABULARY} assumed; "
+        f"{tokenizers.weights_of_more(hidden)}; --set vocab_size=N"
     )
     return ANY_VOCABULARY

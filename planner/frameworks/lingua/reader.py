@@ -24,6 +24,8 @@ from planner.frameworks.read_results import Reading, Setting, Unreadable
 TITLE = "Lingua"
 _MARKS = (re.compile(r"^distributed:", re.MULTILINE), re.compile(r"^\s+fsdp_type:", re.MULTILINE))
 _MODULE = re.compile(r"(apps|lingua)\..*")
+# Its submitter of jobs to Slurm, with the words for nodes and GPUs of each (lingua/stool.py).
+_JOBS, _OF_JOBS = "lingua.stool", {"nodes": 1, "ngpu": 8}
 # Keys of the model that change nothing here, those of forks among them.
 _SAME = {
     "seed", "init_base_std", "init_std_factor", "max_seqlen", "norm_eps", "rope_theta", "name_type",
@@ -69,10 +71,21 @@ def _yaml(files: Mapping[str, str], call: training_calls.TrainingCall | None) ->
 
 def recognises(files: Mapping[str, str]) -> bool:
     """Whether one of its configurations is among the files."""
-    return any(
-        name.endswith(YAML) and all(mark.search(text) for mark in _MARKS)
-        for name, text in files.items()
-    )
+    return _yaml(files, None) is not None
+
+
+def _started(call: training_calls.TrainingCall) -> training_calls.World:
+    """The processes of the launcher, or of the job that lingua.stool submits by its own words."""
+    if call.launch.program.text != _JOBS:
+        return training_calls.world(call.launch)
+    said = words_of(call)
+    nodes, each = (_positive(said.get(name), usual) for name, usual in _OF_JOBS.items())
+    return training_calls.World(nodes, each, nodes * each)
+
+
+def _positive(setting: Setting | None, usual: int) -> int:
+    text = str(setting.value) if setting is not None else ""
+    return int(text) if re.fullmatch(r"[1-9]\d{0,5}", text) else usual
 
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
@@ -83,10 +96,10 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         raise Unreadable(f"no configuration of {TITLE} is among the files")
     settings, notes = merged(files, name, call)
     values = LaunchValues(settings, name, notes)
-    model = given.model or _model(values)
-    reached = None if call is None else training_calls.world(call.launch)
+    reached = None if call is None else _started(call)
     world = _world(values, reached.accelerators if reached else None, accelerators)
     try:
+        model = given.model or _model(values)
         training, plan = _plan(values, world)
     except ValidationError as error:
         raise malformed(error, name) from None
@@ -183,7 +196,7 @@ def _vocabulary(values: Values, hidden: int) -> int:
     """The tokens as stated, or of the tokenizer."""
     stated = values.text(_MODEL + "vocab_size")
     kind = (values.text("data.tokenizer.name") or "bytes").lower()
-    path = Values.text(values, "data.tokenizer.path") or ""
+    path = Values.text(values, "data.tokenizer.path") or ""  # may be open: only its parts count
     if stated not in (None, "-1"):
         return values.integer(_MODEL + "vocab_size")
     if kind == "bytes":
@@ -194,8 +207,7 @@ def _vocabulary(values: Values, hidden: int) -> int:
     tokens = _TIKTOKEN if kind == "tiktoken" else ANY_VOCABULARY
     values.assume(
         f"the vocabulary of the tokenizer ({kind}) is not in its path: {tokens} tokens assumed; "
-        f"every 10,000 are {1e4 * hidden / 1e6:.3g} million weights a matrix; "
-        "--set model.vocab_size=N"
+        f"{tokenizers.weights_of_more(hidden)}; --set model.vocab_size=N"
     )
     return tokens
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from cost_models.optimizers import OptimizerName
 from cost_models.plans import ParallelPlan
-from cost_models.spec import TrainingSpec
+from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import training_calls
 from planner.frameworks.bash import ProgramCall
 from planner.frameworks.given_values import DEGREE, LaunchValues, Values, malformed
@@ -77,7 +77,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     reached = _started(call.launch) if call is not None else _NOWHERE
     world = _world(values, reached, accelerators)
     try:
-        training, plan = _plan(values, world, reached.per_node)
+        training, plan = _plan(values, model, world, reached.per_node)
     except ValidationError as error:
         raise malformed(error, name) from None
     if given is None:
@@ -141,7 +141,9 @@ def _started(launch: ProgramCall) -> training_calls.World:
     return training_calls.World(nodes, per_node, world)
 
 
-def _plan(values: Values, world: int, per_node: int | None) -> tuple[TrainingSpec, ParallelPlan]:
+def _plan(
+    values: Values, model: ModelSpec, world: int, per_node: int | None
+) -> tuple[TrainingSpec, ParallelPlan]:
     if any(one.startswith("tp_config.") for one in values.settings):
         raise Unreadable("tp_config: its own layer plans are not read", values.file)
     batch = values.integer(_BATCH)
@@ -174,7 +176,7 @@ def _plan(values: Values, world: int, per_node: int | None) -> tuple[TrainingSpe
         cross_entropy="fused" if own else "unfused",
         compile=any(one.startswith("compile_config.") for one in values.settings),
         runtime="torch" if own else "transformers",
-        **_kept(values),
+        **_kept(values, model.num_layers),
     )
     return training, plan
 
@@ -228,11 +230,11 @@ def _optimizer(values: Values) -> OptimizerName:
     return "adam"
 
 
-def _kept(values: Values) -> dict[str, Any]:
+def _kept(values: Values, layers: int) -> dict[str, Any]:
     """Which activations are computed again, and where those that are kept lie."""
     kept: dict[str, Any] = {}
     if values.boolean(f"{_FSDP}activation_checkpointing"):
-        kept = {"recompute": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+        kept = {"recompute": "full", "recompute_num_layers": layers}
         if values.has("model.activation_checkpointing_target"):
             values.assume("activation_checkpointing_target is not read: every layer is assumed")
     if values.boolean(f"{_FSDP}activation_cpu_offload"):

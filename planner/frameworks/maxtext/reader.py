@@ -234,7 +234,9 @@ def _model(values: Values) -> ModelSpec:
     }
     for field, times in _scales(values).items():
         fields[field] *= times
-    activations = re.findall(r"\w+", values.text("mlp_activations") or "silu linear")
+    # The base.yml of releases with `scale` had one plain activation.
+    usual = "relu" if values.has("scale") else "silu linear"
+    activations = re.findall(r"\w+", values.text("mlp_activations") or usual)
     values.boolean("enable_dropout")
     values.boolean("sparse_matmul", default=True)
     if experts > 1:

@@ -53,7 +53,8 @@ def _modules(files: Mapping[str, str]) -> list[str]:
     ]
 
 
-_OF_FORKS = frozenset({"vocab_size"})
+# What forks state of a model that torchtitan itself takes from the tokenizer.
+_OF_FORKS = ("vocab_size",)
 
 
 def recognises(files: Mapping[str, str]) -> bool:

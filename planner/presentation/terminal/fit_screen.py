@@ -146,7 +146,12 @@ def _helps(row: Row) -> str:
     if row.change is not None:
         sets = [_set(name, value) for name, value in row.change.set.items()]
         ways.append(f"with {', '.join(sets)}, {row.change.tokens_per_s:,.0f} tokens/s")
-    return f"would fit {', or '.join(ways)}" if ways else "neither more nodes nor offload help"
+    if ways:
+        return f"would fit {', or '.join(ways)}"
+    # Of GRPO more nodes alone are tried.
+    return (
+        "more nodes do not help" if row.method == "grpo" else "neither more nodes nor offload help"
+    )
 
 
 def _set(name: str, value: Any) -> str:

@@ -39,7 +39,7 @@ def _head(answer: LintAnswer, parameters: float, main: str) -> list[RenderableTy
     if answer.verdict == "improvable" and answer.best is None:
         verdict = "runs, and one change makes it faster"
     elif answer.verdict == "fine" and not answer.searched:
-        verdict = "runs, and no single change makes it faster; other plans were not searched"
+        verdict = "runs, and no change that was tried makes it faster; not all plans were"
     counts = ", ".join(
         f"{n} {name}{'s' * (n != 1)}"
         for name in _HEADS

@@ -115,3 +115,16 @@ def test_a_place_to_fill_in_is_a_text() -> None:
     """YAML takes what begins with two signs for a tag."""
     text = SEVEN.replace("path: tokenizers/llama3/original/tokenizer.model", "path: !!CHANGETHIS!!")
     assert found(text).request["model"]["num_layers"] == 32
+
+
+def test_heads_that_do_not_divide_are_an_error_of_the_file() -> None:
+    with pytest.raises(RequestError, match=r"own\.yaml"):
+        found(SEVEN.replace("n_kv_heads: 8", "n_kv_heads: 7"))
+
+
+@pytest.mark.parametrize(
+    ("words", "ranks"), [("nodes=4 ngpu=8", 32), ("nodes=2", 16), ("ngpu=4", 4), ("", 8)]
+)
+def test_its_own_submitter_says_nodes_and_gpus(words: str, ranks: int) -> None:
+    call = f"python -m lingua.stool script=apps.main.train config=own.yaml {words}"
+    assert found(SEVEN, call).request["plan"]["dp"] == ranks

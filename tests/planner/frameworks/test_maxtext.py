@@ -348,6 +348,9 @@ def test_the_scale_and_the_plain_mlp_of_2023() -> None:
     model = MAXTEXT.read({"config.yml": text}, 16).model
     assert (model.num_layers, model.hidden_size, model.gated_mlp) == (32, 12288, False)
     assert total_parameters(model) == pytest.approx(52e9, rel=0.02)
+    assert MAXTEXT.read(
+        {"config.yml": text.replace("mlp_activations: [relu]\n", "")}, 16
+    ).model == (model)
 
 
 def test_slices_that_a_cluster_decides_multiply_the_axis_of_each() -> None:

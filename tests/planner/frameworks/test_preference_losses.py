@@ -6,6 +6,7 @@ import pytest
 
 from planner.answers.lint.findings import ReadAnswer
 from planner.answers.lint.lint import read
+from planner.documents.problems import RequestError
 from planner.inputs.requests.parser import parse_cluster
 from tests.fixtures.python_scripts import IMPORTS, said
 from tests.fixtures.trainer_scripts import BATCH, LENGTH, MODEL, TRL, reading
@@ -197,6 +198,13 @@ def test_trl_keeps_weights_in_the_type_in_which_it_loads_them(more: str, kept: s
     assert training.get("master_weights_dtype", "fp32") == kept
     half = read({"a.yaml": text.replace("bfloat16", "float32")}, parse_cluster("1x8xh100-sxm"))
     assert half.request["training"].get("master_weights_dtype", "fp32") == "fp32"
+    auto = read({"a.yaml": text.replace("bfloat16", "auto")}, parse_cluster("1x8xh100-sxm"))
+    assert auto.request["training"].get("master_weights_dtype", "fp32") == kept
+    assert any("taken as bf16" in one for one in auto.assumed)
+    scaled = {"a.yaml": text.replace("bf16: true", "fp16: true")}
+    if not more:
+        with pytest.raises(RequestError, match="weights in bf16, of which torch scales no"):
+            read(scaled, parse_cluster("1x8xh100-sxm"))
 
 
 @pytest.mark.parametrize(

@@ -107,3 +107,28 @@ def test_every_card_has_no_grpo() -> None:
     """It compares trainers of one pass; which cards run GRPO is asked of one at a time."""
     with pytest.raises(RequestError, match="methods"):
         parse_cards({"model": "qwen3-8b", "cards": {"methods": ["grpo"]}})
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "reason"),
+    [
+        ("mixtral-8x7b", "1x8xh100-sxm", "adapters on weights of experts"),
+        ("gpt2", "1x8xh100-sxm", "gpt2's family does not have the modules"),
+        ("llama-3.1-8b", "1x4xtpu-v5e", "its launch files are for CUDA and ROCm devices"),
+    ],
+)
+def test_what_trl_cannot_run_is_refused_in_its_words(model: str, cluster: str, reason: str) -> None:
+    """`planner rl` prices such a step by another framework's plan, without files to run it."""
+    _, row = grpo(model, cluster)
+    assert row.cells == ()
+    assert row.change is None
+    assert reason in (row.reason or "")
+
+
+def test_a_size_without_a_legal_plan_loses_no_other_row() -> None:
+    """Doubled nodes and longer sequences may leave TRL no plan: the other ways still answer."""
+    answer = fit({
+        "model": "llama-3.1-405b", "cluster": "1x1xrtx-4090",
+        "training": {"global_batch_size": 2}, "fit": {"methods": ["lora", "grpo"]},
+    })  # fmt: skip
+    assert [row.method for row in answer.rows] == ["lora", "grpo"]

@@ -194,6 +194,7 @@ def test_a_variable_is_set_where_it_is_missed_or_another() -> None:
     assert found["padded", "same"] == ("8", "1")
 
 
+NODE = "1x8xh100-sxm"
 LAUNCH = """export CUDA_DEVICE_MAX_CONNECTIONS=1
 torchrun --nnodes {nodes} --nproc_per_node 8 pretrain_gpt.py \\
   --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --swiglu --bf16 \\
@@ -215,6 +216,30 @@ def test_another_batch_where_it_costs_less_speed_than_another_plan() -> None:
         ("--global-batch-size", "500", "512")
     ]
     assert (found.mended.report.plan.cp, found.mended.report.plan.dp) == (1, 64)
+
+
+def test_layers_with_unfused_attention_alone_go_where_it_is_to_be_fused() -> None:
+    """Of --transformer-impl local nothing but --use-flash-attn changes the attention."""
+    local = LAUNCH.format(nodes=1).replace("size 500", "size 512 --transformer-impl local")
+    unfused = lint({"run.sh": local.replace(" --use-flash-attn", "")}, parse_cluster(NODE))
+    better = unfused.best
+    assert unfused.estimate is not None
+    assert better is not None
+    before, after = unfused.estimate.plan, better.report.plan
+    assert (before.attention_kernel, after.attention_kernel) == ("unfused", "flash")
+    (removed,) = [one for one in better.changes if one.option == "--transformer-impl"]
+    assert (removed.before, removed.after, removed.line) == ("local", None, 8)
+    text = better.files["run.sh"]
+    assert "--attention-backend flash" in text
+    assert not any(word in text for word in ("--transformer-impl", "local"))
+    again = lint({"run.sh": text}, parse_cluster(NODE))
+    assert again.estimate is not None
+    assert again.estimate.plan == after
+    # What has fused attention keeps its layers.
+    fused = lint({"run.sh": local}, parse_cluster(NODE)).best
+    assert fused is not None
+    assert fused.changes
+    assert "--transformer-impl local --use-d" in fused.files["run.sh"]
 
 
 @pytest.mark.parametrize(("nodes", "cluster"), [(3, "5x8xh100-sxm"), (3, "1x8xh100-sxm")])

@@ -135,3 +135,26 @@ def test_a_file_that_would_break_is_not_changed_and_that_is_said(ask: Any, tmp_p
     assert "no file is changed" in said
     assert "by hand: " in said
     assert script.read_text() == (SCRIPTS / "slurm_template.sh").read_text()
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("    micro_batch_size: int = 4,", "    micro_batch_size: int = 8,"),
+        ("    micro_batch_size = 4", "    micro_batch_size = 8"),
+        ("a = T(micro_batch_size=4, lr=1)", "a = T(micro_batch_size=8, lr=1)"),
+        (
+            "{'eval_micro_batch_size': 2, 'micro_batch_size': 4}",
+            "{'eval_micro_batch_size': 2, 'micro_batch_size': 8}",
+        ),
+        ("    micro_batch_size: int = field(default=4)", None),
+        ("    eval_micro_batch_size = 4", None),
+    ],
+)
+def test_one_argument_of_a_line_of_python(line: str, wanted: str | None) -> None:
+    change = FlagChange(
+        option="micro_batch_size", before="4", after="8", why="", file="a.py", line=1
+    )
+    found = fixes.fixed_files({"a.py": line}, [change])
+    assert found.files["a.py"] == (line if wanted is None else wanted)
+    assert found.left == (() if wanted is not None else (change,))

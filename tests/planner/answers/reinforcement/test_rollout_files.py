@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,28 @@ def test_they_read_back_as_the_plan(trainer: str, staleness: float) -> None:
     assert canonical(reading.plan, reading.model) == canonical(own, reading.model)
     assert reading.unknown == ()
     assert reading.training.global_batch_size == 512
+
+
+EXPECTED = re.compile(
+    r"# Expected: (\S+) (ms|s) per step \((\S+) (ms|s) to (\S+) (ms|s): 80 % interval\)\."
+)
+
+
+@pytest.mark.parametrize("trainer", READERS)
+def test_their_header_says_what_is_expected(trainer: str) -> None:
+    """The time of a step and its interval, as the answer has them, under the trainer's name."""
+    request = asked(trainer=trainer, staleness=TRAINERS[trainer].freshest)  # type: ignore[index]
+    answer, bundle = planner.rl(request), files(parse_reinforcement(request))
+    text = bundle.files[bundle.main]
+    first, title, line, *_ = text.splitlines()
+    assert first.startswith("#!")
+    assert title.startswith(f"# {TRAINERS[trainer].title} (")  # type: ignore[index]
+    assert text.count("Expected:") == 1
+    found = EXPECTED.fullmatch(line)
+    assert found is not None, line
+    pairs = zip(found.groups()[::2], found.groups()[1::2], strict=True)
+    said = [float(number.replace(",", "")) * {"s": 1, "ms": 1e-3}[unit] for number, unit in pairs]
+    assert said == pytest.approx([answer.step_time_s, *answer.interval_s], rel=0.0051)
 
 
 def test_what_verl_is_told() -> None:
