@@ -40,7 +40,8 @@ class StepTrainer:
     node_engines: whether an engine's accelerators are of one node.  prefixes: whether the samples
     of a prompt compute it once.  one_update: whether engines get new weights after each optimizer
     step.  scores: when the policy scores the responses again, beside its engines' probabilities.
-    references: whether a frozen copy can score them.  no_critic: ways that have none.
+    references: whether a frozen copy can score them.  adapters: whether a policy with adapters
+    reaches its engines.  no_critic: ways that have none.
     """
 
     title: str
@@ -62,6 +63,7 @@ class StepTrainer:
     one_update: bool = False
     scores: Scores = "always"
     references: bool = True
+    adapters: bool = False
     no_critic: tuple[tuple[WayName, Where], ...] = ()
 
     def ways_of(self, algorithm: str) -> tuple[tuple[WayName, Where], ...]:
@@ -122,7 +124,7 @@ TRAINERS: Mapping[Trainer, StepTrainer] = {
     "trl": StepTrainer(
         "TRL", "planner.frameworks.trl.step", "trl", (TOGETHER, APART),
         says=("epochs",), training=_HALF, offloads=False, pads=True, one_server=True,
-        whole_experts=False,
+        whole_experts=False, adapters=True,
     ),
     "slime": StepTrainer(
         "slime", "planner.frameworks.slime.step", "slime",

@@ -15,7 +15,7 @@ from planner.documents.formats import seconds
 from planner.documents.problems import Problem, RequestError, Scalar
 from planner.frameworks.base import Bundle
 from planner.frameworks.rollouts import Rollouts
-from planner.frameworks.step_trainers import TRAINERS, StepTrainer
+from planner.frameworks.step_trainers import TRAINERS
 
 # Fields of a step that not all trainers have options for.
 OPTIONAL = (
@@ -30,7 +30,7 @@ def files(asked: ReinforcementRequest) -> Bundle:
     Raises NothingFits, IllegalPlan, SpaceTooLarge, RequestError.
     """
     trainer = asked.trainer
-    if problems := [*unsaid(asked.reinforcement, trainer)]:
+    if problems := [*unsaid(asked)]:
         raise RequestError(problems)
     best = layouts(asked)[0]
     if problems := [*_misplaced(asked, best), *_beyond(asked, best)]:
@@ -63,8 +63,15 @@ def _problem(name: str, detail: str, got: Scalar, *allowed: Scalar) -> Problem:
     return Problem(pointer=pointer, code="inconsistent", detail=detail, got=got, allowed=allowed)
 
 
-def unsaid(spec: ReinforcementSpec, trainer: StepTrainer) -> Iterator[Problem]:
+def unsaid(asked: ReinforcementRequest) -> Iterator[Problem]:
     """What the trainer has no options for, whatever way the step is run."""
+    spec, trainer = asked.reinforcement, asked.trainer
+    rank = asked.request.training.lora_rank
+    if rank and not trainer.adapters:
+        those = " or ".join(one.title for one in TRAINERS.values() if one.adapters)
+        detail = f"steps of {trainer.title} with adapters are not written: take {those}, got {rank}"
+        problem = _problem("lora_rank", detail, rank, 0)
+        yield problem.model_copy(update={"pointer": "/training/lora_rank"})
     if spec.algorithm not in trainer.algorithms:
         able = [one.title for one in TRAINERS.values() if spec.algorithm in one.algorithms]
         detail = f"{trainer.title} is written for {', '.join(trainer.algorithms)} alone"

@@ -87,7 +87,7 @@ def fastest_engines(
     share = spec.gpu_memory_utilization or max(0.0, min(MOST_UTILIZATION[where], free - 0.02))
     found = list(_candidates(asked, accelerators, share, where))
     if not found:
-        raise _no_room(asked, _degrees(asked, accelerators), share * capacity)
+        raise _no_room(asked, accelerators, share * capacity)
     return min(found, key=lambda one: one.seconds)
 
 
@@ -105,15 +105,16 @@ def same_engines(asked: ReinforcementRequest, engines: Engines) -> Engines:
     return replace(engines, seconds=slower * made.seconds, steady_s=steady_s, generated=made)
 
 
-def _no_room(asked: ReinforcementRequest, degrees: list[int], bytes_for_it: float) -> NothingFits:
-    """Why no engine fits, and the longest response for which one would."""
-    spec = asked.reinforcement
+def _no_room(asked: ReinforcementRequest, accelerators: int, bytes_for_it: float) -> NothingFits:
+    """Why no engine fits on so many accelerators, and the longest response for which one would."""
+    spec, degrees = asked.reinforcement, _degrees(asked, accelerators)
 
     def need(tokens: int) -> float:
         return min(_engine_bytes(asked, tp, spec.prompt_tokens + tokens) for tp in degrees)
 
     has = f"of an accelerator, which has {size(bytes_for_it)} for it"
-    missing_bytes, room = need(spec.longest_tokens) - bytes_for_it, _more_room(asked)
+    missing_bytes = need(spec.longest_tokens) - bytes_for_it
+    room = _more_room(asked, accelerators)
     if need(0) > bytes_for_it:
         detail = f"no engine fits: weights and the cache of a prompt need {size(need(0))} {has}"
         pointer = f"/{PART}/generation_tp"
@@ -130,15 +131,16 @@ def _no_room(asked: ReinforcementRequest, degrees: list[int], bytes_for_it: floa
     return NothingFits(detail, pointer, spec.longest_tokens, missing_bytes)
 
 
-def _more_room(asked: ReinforcementRequest) -> str:
-    """What would make room for an engine, of what the cluster allows."""
-    spec, accelerators = asked.reinforcement, asked.request.cluster.accelerators
+def _more_room(asked: ReinforcementRequest, accelerators: int) -> str:
+    """What would make room for an engine, of what the accelerators for engines allow."""
+    spec, share = asked.reinforcement, asked.reinforcement.gpu_memory_utilization
     ways = []
-    if spec.generation_tp is not None and spec.generation_tp < accelerators:
+    if spec.generation_tp is not None and spec.generation_tp < max(_splits(asked, accelerators)):
         ways.append("a larger generation_tp")
-    if spec.gpu_memory_utilization is not None:
+    if share is not None and share < 1.0:
         ways.append("a larger gpu_memory_utilization")
-    if asked.nodes > 1 and spec.generation != "other":
+    # A stated share is the same there.
+    if asked.nodes > 1 and spec.generation != "other" and share is None:
         ways.append("generation: other")
     if not ways:
         return ""
@@ -146,13 +148,17 @@ def _more_room(asked: ReinforcementRequest) -> str:
 
 
 def _degrees(asked: ReinforcementRequest, accelerators: int) -> list[int]:
-    """Accelerators of an engine that are tried: powers of two that split heads and ranks."""
-    spec, model = asked.reinforcement, asked.request.model
-    if spec.generation_tp is not None:
-        return [spec.generation_tp]
+    """Accelerators of an engine that are tried: as stated, else all that are possible."""
+    stated = asked.reinforcement.generation_tp
+    return _splits(asked, accelerators) if stated is None else [stated]
+
+
+def _splits(asked: ReinforcementRequest, accelerators: int) -> list[int]:
+    """Accelerators that an engine may have: powers of two that split heads and ranks."""
     powers = [1 << i for i in range(MOST_TP.bit_length()) if 1 << i <= accelerators]
     if asked.trainer.node_engines:
         powers = [n for n in powers if n <= asked.node_accelerators]
+    model = asked.request.model
     return [n for n in powers if accelerators % n == 0 and splits_heads(model, n)] or [1]
 
 

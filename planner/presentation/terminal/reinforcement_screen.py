@@ -62,7 +62,7 @@ def reinforcement_screen(
 def _next(answer: ReinforcementAnswer, request: ReinforcementRequest) -> Iterator[RenderableType]:
     """The launch files, or why there are none."""
     trainer = request.reinforcement.trainer
-    if problems := list(unsaid(request.reinforcement, request.trainer)):
+    if problems := list(unsaid(request)):
         yield prose(f"No launch files: {'; '.join(p.detail for p in problems)}.", hanging=2)
     elif answer.framework is None:
         yield prose(f"No launch files: {trainer} can't run this training.", hanging=2)

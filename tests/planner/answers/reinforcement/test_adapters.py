@@ -9,6 +9,7 @@ import pytest
 
 from planner.answers.reinforcement.emission import files
 from planner.answers.reinforcement.parsing import parse_reinforcement
+from planner.frameworks.step_trainers import TRAINERS
 from tests.fixtures.commands import Planner
 
 # Several nodes: on one, adapters have PEFT's names whatever the trainer is.
@@ -83,3 +84,15 @@ def test_the_files_of_trl_have_the_names(given: tuple[str, ...]) -> None:
     assert "\nlora_r: 16  #" in bundle.files["config.yaml"]
     names = ", ".join(given or PEFT)
     assert f"\nlora_target_modules: [{names}]  #" in bundle.files["config.yaml"]
+
+
+@pytest.mark.parametrize("trainer", sorted(TRAINERS.keys() - {"trl"}))
+def test_files_that_would_train_all_weights_are_not_written(ask: Planner, trainer: str) -> None:
+    """OpenRLHF has the options, but sends its engines the adapters' own names."""
+    words = [*STEP, "--trainer", trainer, "--lora-rank", "16"]
+    code, _, err = ask("rl-emit", *words)
+    assert code != 0
+    assert "with adapters are not written: take TRL" in " ".join(err.split())
+    code, out, _ = ask("rl", *words)
+    assert code == 0
+    assert "adapters are not written" in " ".join(out.split())

@@ -57,6 +57,13 @@ def detail(error: NothingFits) -> str:
         # Two, of which one generates already.
         ("llama-3.1-8b", "2x8xh100-sxm", {**SMALL_SHARE, "generation_tp": 1, **TAKEN[OTHER]},
          [LARGER_TP, LARGER_SHARE]),
+        # More accelerators would not split the heads; a stated share is the same elsewhere.
+        ("qwen2.5-7b", "2x8xh100-sxm",
+         {"gpu_memory_utilization": 0.05, "generation_tp": 4, "generation": "same"},
+         [LARGER_SHARE]),
+        # All that generate are one engine.
+        ("qwen2.5-0.5b", "2x1xh100-sxm",
+         {"gpu_memory_utilization": 0.03, "generation_tp": 1, **TAKEN[OTHER]}, [LARGER_SHARE]),
         # Beside the policy that stays in memory.
         ("qwen3-8b", "2x1xrtx-4090", {**LORA, "generation": "same", "generation_tp": 1},
          [LARGER_TP, OTHER]),
