@@ -15,7 +15,7 @@ from planner.documents.formats import seconds
 from planner.documents.problems import Problem, RequestError, Scalar
 from planner.frameworks.base import Bundle
 from planner.frameworks.rollouts import Rollouts
-from planner.frameworks.step_trainers import TRAINERS
+from planner.frameworks.step_trainers import TRAINERS, StepTrainer
 
 # Fields of a step that not all trainers have options for.
 OPTIONAL = (
@@ -66,12 +66,8 @@ def _problem(name: str, detail: str, got: Scalar, *allowed: Scalar) -> Problem:
 def unsaid(asked: ReinforcementRequest) -> Iterator[Problem]:
     """What the trainer has no options for, whatever way the step is run."""
     spec, trainer = asked.reinforcement, asked.trainer
-    rank = asked.request.training.lora_rank
-    if rank and not trainer.adapters:
-        those = " or ".join(one.title for one in TRAINERS.values() if one.adapters)
-        detail = f"steps of {trainer.title} with adapters are not written: take {those}, got {rank}"
-        problem = _problem("lora_rank", detail, rank, 0)
-        yield problem.model_copy(update={"pointer": "/training/lora_rank"})
+    if asked.request.training.lora_rank and not trainer.adapters:
+        yield _without_adapters(trainer, asked.request.training.lora_rank)
     if spec.algorithm not in trainer.algorithms:
         able = [one.title for one in TRAINERS.values() if spec.algorithm in one.algorithms]
         detail = f"{trainer.title} is written for {', '.join(trainer.algorithms)} alone"
@@ -88,6 +84,13 @@ def unsaid(asked: ReinforcementRequest) -> Iterator[Problem]:
     if spec.samples < 2 and spec.algorithm == "grpo":
         detail = "GRPO compares the responses to a prompt: must be at least 2, got 1"
         yield _problem("samples", detail, spec.samples)
+
+
+def _without_adapters(trainer: StepTrainer, rank: int) -> Problem:
+    able = " or ".join(one.title for one in TRAINERS.values() if one.adapters)
+    detail = f"steps of {trainer.title} with adapters are not written: take {able}, got {rank}"
+    problem = _problem("lora_rank", detail, rank, 0)
+    return problem.model_copy(update={"pointer": "/training/lora_rank"})
 
 
 def _misplaced(asked: ReinforcementRequest, best: Layout) -> Iterator[Problem]:

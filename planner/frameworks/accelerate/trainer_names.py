@@ -133,20 +133,13 @@ def _adapting(said: Mapping[str, Setting], switches: list[Setting], program: str
     """The settings that say that adapters are trained; empty where all weights are."""
     if any(tuning.is_on(said[name]) for name in WHOLE if name in said):
         return []
-    ranks = [
-        one.value
-        for name, one in said.items()
-        if RANK.fullmatch(name) and not OTHER_PART.search(name)
-    ]
-    if ranks and all(rank == "0" for rank in ranks):
+    own = {name: one for name, one in said.items() if not OTHER_PART.search(name)}
+    ranks = {one.value for name, one in own.items() if RANK.fullmatch(name)}
+    if ranks == {"0"}:
         return []  # adapters of rank 0 are none
     if switches:
         return switches if any(map(tuning.is_on, switches)) else []
-    found = [
-        one
-        for name, one in said.items()
-        if ("lora_" in name or _ADAPTERS.fullmatch(name)) and not OTHER_PART.search(name)
-    ]
+    found = [one for name, one in own.items() if "lora_" in name or _ADAPTERS.fullmatch(name)]
     found = [*filter(_names_lora, said.values()), *found]
     return found or (list(said.values()) if "lora" in program.lower() else [])
 
