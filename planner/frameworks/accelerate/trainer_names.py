@@ -131,12 +131,11 @@ def _rank(
 
 def _adapting(said: Mapping[str, Setting], switches: list[Setting], program: str) -> list[Setting]:
     """The settings that say that adapters are trained; empty where all weights are."""
-    if any(tuning.is_on(said[name]) for name in WHOLE if name in said):
-        return []
     own = {name: one for name, one in said.items() if not OTHER_PART.search(name)}
     ranks = {one.value for name, one in own.items() if RANK.fullmatch(name)}
-    if ranks == {"0"}:
-        return []  # adapters of rank 0 are none
+    whole = any(tuning.is_on(said[name]) for name in WHOLE & said.keys())
+    if whole or ranks == {"0"}:  # adapters of rank 0 are none
+        return []
     if switches:
         return switches if any(map(tuning.is_on, switches)) else []
     found = [one for name, one in own.items() if "lora_" in name or _ADAPTERS.fullmatch(name)]

@@ -15,7 +15,7 @@ from planner.frameworks.training_calls import TrainingCall
 
 # Adapters of an image encoder.
 OTHER_PART = re.compile(r"vision|backbone|visual|(^|_)vit(_|$)")
-WHOLE = ("full_finetune", "full_finetuning")
+WHOLE = frozenset({"full_finetune", "full_finetuning"})
 # Options that leave the language model as it is: those that freeze it, and those that train it.
 FREEZES = ("freeze_llm", "freeze_language_model", "tune_mm_mlp_adapter")
 TRAINS = ("tune_llm", "tune_mm_llm", "tune_language_model", "train_llm")
