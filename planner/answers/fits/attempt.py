@@ -30,6 +30,8 @@ TITLES: dict[Method, str] = {
     "grpo": "GRPO with LoRA",
 }
 RANK = 16
+# Modules of attention that adapters are on, by PEFT's names.
+OF_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 _TRAINING: dict[Tuning, dict[str, Any]] = {
     "full": {},
     "full-offload": {},
@@ -132,6 +134,8 @@ def tried(asked: FitRequest, method: Tuning, trainer: str, seq_length: int) -> T
     adapts = "lora_rank" in _TRAINING[method]
     given = {n: v for n, v in asked.training.items() if adapts or not n.startswith("lora_")}
     given = {**_TRAINING[method], **{name: v for name, v in given.items() if v is not None}}
+    if adapts:
+        given = {**targets_beside_experts(asked, trainer), **given}
     if method == "full-in-backward" and asked.base.cluster.accelerators == 1:
         given.setdefault("optimizer", "paged_adam_8bit")
     given["global_batch_size"] = sequences(asked, method)
@@ -147,6 +151,14 @@ def tried(asked: FitRequest, method: Tuning, trainer: str, seq_length: int) -> T
     request = parse_request(document).model_copy(update={"cluster": asked.base.cluster})
     first, *others = (Tried(method, *prepared(one), own) for one, own in _trainings(request, given))
     return replace(first, sharded=others[0]) if others else first
+
+
+def targets_beside_experts(asked: FitRequest, trainer: str) -> dict[str, Any]:
+    """Adapters of attention alone for a mixture of experts: those of experts are not modelled."""
+    usual = frameworks.get(trainer).adapters.get("lora_targets", ())
+    return {} if asked.base.model.moe is None else {
+        "lora_targets": [name for name in usual if name in OF_ATTENTION]
+    }  # fmt: skip
 
 
 def _trainings(

@@ -15,7 +15,7 @@ from typing import Any
 from cost_models.plans import ParallelPlan
 from cost_models.training_cost import training_cost
 from planner.answers.fits.answer import DAY_HOURS, Cell, Row
-from planner.answers.fits.attempt import RANK, TITLES, best_at, tried
+from planner.answers.fits.attempt import RANK, TITLES, best_at, targets_beside_experts, tried
 from planner.answers.fits.command import NEEDLESS, option_words
 from planner.answers.fits.largest_that_fits import LENGTH_STEP, largest_that_fits
 from planner.answers.fits.request import FitRequest
@@ -135,7 +135,7 @@ def _request(asked: FitRequest, seq_length: int) -> ReinforcementRequest:
     found = parse_reinforcement({
         "model": asked.model,
         "cluster": asked.base.cluster.name,
-        "training": {"lora_rank": RANK, **training},
+        "training": {"lora_rank": RANK, **targets_beside_experts(asked, TRAINER), **training},
         "reinforcement": {
             "trainer": TRAINER, "prompts": batch // samples, "samples": samples,
             "prompt_tokens": prompt, "max_response_tokens": max(1, seq_length - prompt),
@@ -215,7 +215,8 @@ def _cell(asked: FitRequest, one: Step, seq_length: int) -> Cell:
 
 def _command(asked: FitRequest, own: ReinforcementRequest) -> str:
     """What writes the files of a step."""
-    spec, training = own.reinforcement, {"lora_rank": RANK, **asked.training}
+    spec = own.reinforcement
+    training = {"lora_rank": RANK, **targets_beside_experts(asked, TRAINER), **asked.training}
     options = {
         "model": asked.model if isinstance(asked.model, str) else asked.model_file,
         "cluster": asked.base.cluster.name,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from cost_models.optimizers import OPTIMIZERS
 from cost_models.spec import TrainingSpec
 from planner.answers.fits.answer import Row
+from planner.answers.fits.attempt import OF_ATTENTION
 from planner.documents.plan_report import Note
 
 
@@ -23,6 +24,8 @@ def trained_with(training: TrainingSpec, batch: int, sharded: TrainingSpec | Non
         f"{optimizer.title} with states in {states}, gradients in {training.gradient_dtype}, "
         f"{copy} fp32 copy of the {what}"
     )
+    if training.lora_rank and set(training.lora_targets) <= {*OF_ATTENTION}:
+        said += ", adapters of attention alone"
     if sharded is not None:
         said += f", gradients reduced in {sharded.gradient_reduce_dtype} where only shards fit"
     own = training.global_batch_size

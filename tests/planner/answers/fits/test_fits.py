@@ -405,12 +405,17 @@ def test_what_is_not_modelled_is_no_fault_of_the_trainers() -> None:
     """They adapt the experts of gpt-oss; the plans here end at its attention, which is said."""
     asked = {"model": "gpt-oss-20b", "cluster": "1x1xh100-sxm"}
     fit = {"methods": ["lora", "qlora", "dpo"], "lengths": [1024]}
-    for row in planner.fit({**asked, "fit": fit}).rows:
+    attention = ["q_proj", "k_proj", "v_proj", "o_proj"]
+    rows = planner.fit({**asked, "fit": fit}).rows
+    for row in rows:
+        assert row.cells[0].fits
+        assert "adapters of attention alone" in row.trains_with
+        assert f"--lora-targets {','.join(attention)}" in str(row.cells[0].command)
+    assert planner.fit({**asked, "fit": fit, "training": {"lora_targets": attention}}).rows == rows
+    every = {"lora_targets": [*attention, "gate_proj", "up_proj", "down_proj"]}
+    for row in planner.fit({**asked, "fit": fit, "training": every}).rows:
         assert "adapters on weights of experts, which PEFT has, are not modelled" in str(row.reason)
         assert "lora_targets q_proj,k_proj,v_proj,o_proj" in str(row.reason)
-    training = {"lora_targets": ["q_proj", "k_proj", "v_proj", "o_proj"]}
-    for row in planner.fit({**asked, "fit": fit, "training": training}).rows:
-        assert row.cells[0].fits
 
 
 def test_preferences_are_a_pair_on_each_card() -> None:

@@ -112,7 +112,7 @@ def test_every_card_has_no_grpo() -> None:
 @pytest.mark.parametrize(
     ("model", "cluster", "reason"),
     [
-        ("mixtral-8x7b", "1x8xh100-sxm", "adapters on weights of experts"),
+        ("deepseek-v2-lite", "1x8xh100-sxm", "family does not have the modules q_proj, k_proj"),
         ("gpt2", "1x8xh100-sxm", "gpt2's family does not have the modules"),
         ("llama-3.1-8b", "1x4xtpu-v5e", "its launch files are for CUDA and ROCm devices"),
     ],
@@ -123,6 +123,18 @@ def test_what_trl_cannot_run_is_refused_in_its_words(model: str, cluster: str, r
     assert row.cells == ()
     assert row.change is None
     assert reason in (row.reason or "")
+
+
+def test_experts_have_adapters_beside_them_alone(ask: Planner) -> None:
+    """Those of experts are not modelled: the offered command writes what was priced."""
+    _, row = grpo("olmoe-1b-7b", "1x1xh100-sxm")
+    assert "adapters of attention alone" in row.trains_with
+    command = row.cells[0].command
+    assert command is not None
+    code, out, _ = ask(*shlex.split(command)[1:])
+    assert code == 0
+    assert "q_proj" in out
+    assert "gate_proj" not in out
 
 
 def test_a_size_without_a_legal_plan_loses_no_other_row() -> None:
