@@ -49,6 +49,13 @@ UNPACKED = unsupported(
     "the script has random weights, bitsandbytes quantizes only loaded ones: not in nf4",
     "degrees",
 )
+# Bitsandbytes replaces linear layers (issue 1849); for trainers that do not quantize experts too.
+PACKED_EXPERTS = unsupported(
+    lambda c, p: c.model.moe is None or c.training.frozen_dtype == "as trained",
+    "bitsandbytes leaves experts in half precision, which are one parameter of a layer since "
+    "transformers 5: no nf4; Axolotl and Unsloth quantize them",
+    "degrees",
+)
 NO_FROZEN_PARTS = unsupported(
     lambda c, p: not c.training.frozen,
     "the script trains all weights or only adapters: no frozen parts",

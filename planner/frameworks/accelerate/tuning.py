@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any, get_args
 
 from cost_models.adapters import AdapterTarget
+from cost_models.spec import ModelSpec
 from planner.frameworks.accelerate.engines import Engine
 from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.trainer_keys import Trainer, kept_in
@@ -151,6 +152,16 @@ def adapters_of(values: Values, trainer: Trainer, tree: dict[str, Any]) -> dict[
         "lora_dropout": values.probability("lora_dropout"),
         "frozen_dtype": _packed(values) if kind == "qlora" else _frozen(values),
     }
+
+
+def say_packed_experts(values: Values, model: ModelSpec, adapters: dict[str, Any]) -> None:
+    """What is assumed of experts beside frozen weights of 4 bits, unless Axolotl packs them too."""
+    packed = adapters.get("frozen_dtype", "").startswith("nf4")
+    if packed and model.moe is not None and not values.boolean("quantize_moe_experts"):
+        values.assume(
+            "weights of experts are taken in 4 bits too: with transformers 5 bitsandbytes leaves "
+            "them in half precision"
+        )
 
 
 def _packed(values: Values) -> str:

@@ -28,6 +28,8 @@ def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
         yield "adapter", "qlora" if packed else "lora", "training of adapters only"
         bits = ("load_in_4bit", True, "frozen weights in nf4")
         yield from trainer_yaml.adapters(c, "lora_r", "lora_target_modules", bits)
+        if packed and c.model.moe is not None:
+            yield "quantize_moe_experts", True, "of experts too, one parameter of a layer"
     data = "datasets.0."
     yield data + "path", "mhenrichsen/alpaca_2k_test", "a sample: put your data set here"
     yield data + "type", "alpaca", "format of its samples"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from cost_models.plans import ParallelPlan
 from planner.constraints import Context
 from planner.frameworks.accelerate import trainer_yaml
+from planner.frameworks.accelerate.peft import PACKED_EXPERTS
 from planner.frameworks.base import says
 from planner.frameworks.yaml_files import Row
 
@@ -54,4 +55,5 @@ FRAMEWORK = PROGRAM.framework(
     "disable_gradient_checkpointing",
     says("flash_attn", only=tuple(KERNELS)),
     says("enable_liger_kernel", only=("unfused", "liger")),
+    PACKED_EXPERTS,
 )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from cost_models.plans import ParallelPlan, code
 from planner.constraints import Context
 from planner.frameworks.accelerate import trainer_yaml
+from planner.frameworks.accelerate.peft import PACKED_EXPERTS
 from planner.frameworks.accelerate.rules import KEPT_IN_FP32, kept
 from planner.frameworks.accelerate.settings import ATTENTION
 from planner.frameworks.accelerate.trainer_keys import kept_in
@@ -110,6 +111,7 @@ FRAMEWORK = PROGRAM.framework(
         "liger",
     ),
     PACKED_FP16,
+    PACKED_EXPERTS,
     instead={KEPT_IN_FP32: TYPES},
     packed_adapters=kept_in("bf16"),
 )
