@@ -77,8 +77,8 @@ class RequestError(ValueError):
         super().__init__("\n".join(map(str, self.problems)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """How to make the error again in another process: from its problems."""
-        return _unpickled, (type(self), self.problems)
+        """How to make the error again in another process: from its problems and its attributes."""
+        return _unpickled, (type(self), self.problems), self.__dict__
 
     def under(self, pointer: str) -> RequestError:
         """The problems of a document that stands at `pointer` in another one."""

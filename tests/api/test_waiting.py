@@ -188,6 +188,7 @@ ERRORS: list[Exception] = [
     Contradiction([PROBLEM]),
     UnsupportedModel([PROBLEM]),
     NothingFits("nothing fits"),
+    NothingFits("nothing fits", missing_bytes=3.0),
     IllegalPlan([REASON]),
     Unsupported("megatron", (REASON,)),
     SpaceTooLarge("candidates", 9, 5),
