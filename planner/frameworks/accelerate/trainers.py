@@ -221,8 +221,7 @@ def plan_of(
     optimizer = _optimizer(values)
     # The FSDP 2 engine of v1 always reduces in fp32 (distributed/fsdp2.py).
     reduced = "fp32" if trainer is NEWER and values.has("fsdp_version") else sharding.reduced
-    adapters = tuning.adapters_of(values, trainer, tree)
-    tuning.say_packed_experts(values, model, adapters)
+    adapters = tuning.adapters_of(values, trainer, tree, model)
     full = _recomputes(values, trainer, bool(adapters))
     full |= beside.boolean("fsdp_activation_checkpointing") or values.boolean(*RECOMPUTED)
     fields: dict[str, Any] = {

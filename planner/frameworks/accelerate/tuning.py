@@ -124,7 +124,9 @@ def _loaded_in_half(values: Values) -> bool:
     return stated in ("bfloat16", "auto")
 
 
-def adapters_of(values: Values, trainer: Trainer, tree: dict[str, Any]) -> dict[str, Any]:
+def adapters_of(
+    values: Values, trainer: Trainer, tree: dict[str, Any], model: ModelSpec
+) -> dict[str, Any]:
     """The fields of adapters in the training spec, and the type of frozen weights."""
     usual = "lora" if values.boolean("use_peft") else trainer.usual_tuning
     kind = values.text("finetuning_type", "adapter") or usual
@@ -146,18 +148,20 @@ def adapters_of(values: Values, trainer: Trainer, tree: dict[str, Any]) -> dict[
         values.assume(f"{SOME_LAYERS[0]}: adapters in some layers are costed in every layer")
     if values.boolean(*DORA):
         values.assume("DoRA is costed as LoRA")
+    frozen = _packed(values) if kind == "qlora" else _frozen(values)
+    if frozen.startswith("nf4") and model.moe is not None:
+        _say_packed_experts(values)
     return {
         "lora_rank": values.integer(trainer.rank, default=trainer.usual_rank),
         "lora_targets": _targets(values, trainer, listed),
         "lora_dropout": values.probability("lora_dropout"),
-        "frozen_dtype": _packed(values) if kind == "qlora" else _frozen(values),
+        "frozen_dtype": frozen,
     }
 
 
-def say_packed_experts(values: Values, model: ModelSpec, adapters: dict[str, Any]) -> None:
+def _say_packed_experts(values: Values) -> None:
     """What is assumed of experts beside frozen weights of 4 bits, unless Axolotl packs them too."""
-    packed = adapters.get("frozen_dtype", "").startswith("nf4")
-    if packed and model.moe is not None and not values.boolean("quantize_moe_experts"):
+    if not values.boolean("quantize_moe_experts"):
         values.assume(
             "weights of experts are taken in 4 bits too: with transformers 5 bitsandbytes leaves "
             "them in half precision"
