@@ -134,6 +134,7 @@ def test_zb_v_puts_weight_gradients_off(p: int, m: int) -> None:
         assert our_result.peak_units.max() <= min(m, p)
 
 
+@pytest.mark.one_in(1, quick=4)
 @pytest.mark.parametrize(
     ("ours", "p", "m", "v"),
     [

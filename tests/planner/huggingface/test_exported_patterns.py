@@ -92,6 +92,7 @@ def test_gemma_4_is_written_with_all_that_its_layers_differ_in(more: dict[str, A
     assert counts == [total_parameters(read.model)] * 2
 
 
+@pytest.mark.one_in(1, quick=4)
 @pytest.mark.parametrize(
     ("name", "family"),
     [

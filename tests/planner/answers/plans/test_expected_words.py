@@ -64,6 +64,7 @@ def test_of_each_framework(name: str) -> None:
     check_expected(bundle, planner.estimate(document).estimate)
 
 
+@pytest.mark.slow
 def test_of_a_plan_that_was_searched_for() -> None:
     """The recommended plan is written unless another is asked for, and each has its own numbers."""
     asked = {**ASKED, "search": {"framework": "megatron"}}

@@ -73,6 +73,7 @@ EXPECTED = re.compile(
 )
 
 
+@pytest.mark.one_in(1, quick=4)
 @pytest.mark.parametrize("trainer", READERS)
 def test_their_header_says_what_is_expected(trainer: str) -> None:
     """The time of a step and its interval, as the answer has them, under the trainer's name."""
