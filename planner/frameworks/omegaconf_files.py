@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from planner.frameworks import yaml_files
+from planner.frameworks.given_values import Values
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.read_results import Setting
 from planner.frameworks.training_calls import TrainingCall
@@ -13,6 +14,29 @@ from planner.frameworks.training_calls import TrainingCall
 YAML = (".yaml", ".yml")
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 _MOST_REFERENCES = 8  # one after the other
+
+
+def configurations(files: Mapping[str, str], marks: Iterable[re.Pattern[str]]) -> list[str]:
+    """The names of the YAMLs that have all of these marks."""
+    marks = tuple(marks)
+    return [
+        name
+        for name, text in files.items()
+        if name.endswith(YAML) and all(mark.search(text) for mark in marks)
+    ]
+
+
+def named_or_first(names: Sequence[str], path: str) -> str | None:
+    """The one that a call names by its path, else the first; None without any."""
+    last = path.rsplit("/", 1)[-1]
+    named = (one for one in names if one.rsplit("/", 1)[-1] == last)
+    return next(named, next(iter(names), None))
+
+
+def say_fork_keys(values: Values, unknown: Iterable[Setting], title: str) -> None:
+    """That these keys, which only a fork of the trainer has, are not read."""
+    if names := ", ".join(f"{one.name} {one.value}"[:60] for one in unknown):
+        values.assume(f"keys of a fork of {title}, not read: {names}")
 
 
 def words_of(call: TrainingCall) -> dict[str, Setting]:

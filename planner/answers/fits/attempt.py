@@ -13,6 +13,7 @@ from planner.answers.plans.competition import limited, prepared
 from planner.answers.plans.near_misses import free_bytes, needed_bytes
 from planner.constraints import Context, Rule
 from planner.documents.request import Bounds, PlanRequest
+from planner.frameworks.accelerate.peft import ATTENTION
 from planner.frameworks.plan_defaults import own_trainings
 from planner.frameworks.supported import runs
 from planner.inputs.requests.parser import parse_request
@@ -30,8 +31,6 @@ TITLES: dict[Method, str] = {
     "grpo": "GRPO with LoRA",
 }
 RANK = 16
-# Modules of attention that adapters are on, by PEFT's names.
-OF_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 _TRAINING: dict[Tuning, dict[str, Any]] = {
     "full": {},
     "full-offload": {},
@@ -157,7 +156,7 @@ def targets_beside_experts(asked: FitRequest, trainer: str) -> dict[str, Any]:
     """Adapters of attention alone for a mixture of experts: those of experts are not modelled."""
     usual = frameworks.get(trainer).adapters.get("lora_targets", ())
     return {} if asked.base.model.moe is None else {
-        "lora_targets": [name for name in usual if name in OF_ATTENTION]
+        "lora_targets": [name for name in usual if name in ATTENTION]
     }  # fmt: skip
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from cost_models.optimizers import OPTIMIZERS
 from cost_models.spec import TrainingSpec
 from planner.answers.fits.answer import Row
-from planner.answers.fits.attempt import OF_ATTENTION
 from planner.documents.plan_report import Note
+from planner.frameworks.accelerate.peft import ATTENTION
 
 
 def trained_with(training: TrainingSpec, batch: int, sharded: TrainingSpec | None = None) -> str:
@@ -24,7 +24,7 @@ def trained_with(training: TrainingSpec, batch: int, sharded: TrainingSpec | Non
         f"{optimizer.title} with states in {states}, gradients in {training.gradient_dtype}, "
         f"{copy} fp32 copy of the {what}"
     )
-    if training.lora_rank and set(training.lora_targets) <= {*OF_ATTENTION}:
+    if training.lora_rank and set(training.lora_targets) <= {*ATTENTION}:
         said += ", adapters of attention alone"
     if sharded is not None:
         said += f", gradients reduced in {sharded.gradient_reduce_dtype} where only shards fit"

@@ -92,8 +92,10 @@ def _says_micro_batch(launch: LintedLaunch) -> bool:
 
 
 def _together(launch: LintedLaunch) -> int:
-    """Sequences of what a micro-batch counts: preferences are pairs of them."""
-    return 2 if launch.training.loss in ("dpo", "reward") else 1
+    """Sequences of what the launch's option counts: preferences are pairs of them."""
+    said = _said(launch, MICRO_BATCH)
+    stated = str(said.value) if said is not None else ""
+    return max(launch.plan.micro_batch_size // int(stated), 1) if stated.isdigit() else 1
 
 
 def _said(launch: LintedLaunch, names: tuple[str, ...]) -> Setting | None:
@@ -109,10 +111,10 @@ def _bare(option: str) -> str:
 
 def _changes(launch: LintedLaunch, plan: ParallelPlan) -> Iterator[FlagChange]:
     """The options that change, each where it stands."""
-    size, pairs = plan.micro_batch_size, _together(launch)
+    size, each = plan.micro_batch_size, _together(launch)
     if size != launch.plan.micro_batch_size:
         steps = launch.training.global_batch_size // (plan.dp * size)
-        yield from _change(_said(launch, MICRO_BATCH), str(size // pairs), "the micro-batch")
+        yield from _change(_said(launch, MICRO_BATCH), str(size // each), "the micro-batch")
         yield from _change(_said(launch, ACCUMULATION), str(steps), "for the same batch of a step")
     if plan.recompute != launch.plan.recompute:
         said, on = _said(launch, RECOMPUTE), plan.recompute != "none"

@@ -98,7 +98,7 @@ def types(
     adapters: dict[str, Any],
 ) -> dict[str, Any]:
     """The adapters' fields, and the types of what is kept and reduced."""
-    loaded = trainer.loads_half and _loaded_in_half(values)
+    loaded = trainer.loads_half and _loaded_in_half(values, half)
     pure = loaded or trainer.trains_half or values.boolean("pure_bf16")
     if pure and sharding.own and not adapters:
         if half == "fp16":
@@ -114,14 +114,15 @@ def types(
     return {"gradient_dtype": sharding.kept, "gradient_reduce_dtype": reduced, **adapters}
 
 
-def _loaded_in_half(values: Values) -> bool:
+def _loaded_in_half(values: Values, half: str) -> bool:
     """Whether weights are loaded in bf16, which stay so without shards and their fp32 copies."""
     stated = (values.text("torch_dtype", "dtype") or "").removeprefix("torch.")
     if values.has("fsdp", "deepspeed"):
         return False
-    if stated == "auto":
+    if stated == "auto" and half == "bf16":
         values.assume("the weights are loaded as they are stored: taken as bf16")
-    return stated in ("bfloat16", "auto")
+        return True
+    return stated == "bfloat16"
 
 
 def adapters_of(

@@ -18,7 +18,13 @@ from planner.frameworks import tokenizers, training_calls
 from planner.frameworks.bash import ProgramCall
 from planner.frameworks.given_values import DEGREE, LaunchValues, Values, malformed
 from planner.frameworks.launch_files import given_with
-from planner.frameworks.omegaconf_files import YAML, merged, words_of
+from planner.frameworks.omegaconf_files import (
+    configurations,
+    merged,
+    named_or_first,
+    say_fork_keys,
+    words_of,
+)
 from planner.frameworks.read_results import Reading, Setting, Unreadable
 
 TITLE = "Lingua"
@@ -58,15 +64,9 @@ def _call(files: Mapping[str, str]) -> training_calls.TrainingCall | None:
 
 def _yaml(files: Mapping[str, str], call: training_calls.TrainingCall | None) -> str | None:
     """The configuration that the call names, or the only one; None without any."""
-    found = [
-        name
-        for name, text in files.items()
-        if name.endswith(YAML) and all(mark.search(text) for mark in _MARKS)
-    ]
     said = {} if call is None else words_of(call)
-    named = said["config"].value if "config" in said else None
-    last = str(named).rsplit("/", 1)[-1]
-    return next((one for one in found if one.rsplit("/", 1)[-1] == last), next(iter(found), None))
+    named = str(said["config"].value) if "config" in said else ""
+    return named_or_first(configurations(files, _MARKS), named)
 
 
 def recognises(files: Mapping[str, str]) -> bool:
@@ -105,9 +105,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         raise malformed(error, name) from None
     said = tuple(settings.values())
     unknown = tuple(_unknown(values))
-    if unknown:
-        names = ", ".join(f"{one.name} {one.value}"[:60] for one in unknown)
-        values.assume(f"keys of a fork of {TITLE}, not read: {names}")
+    say_fork_keys(values, unknown, TITLE)
     return Reading(
         framework="pytorch",
         model=model,

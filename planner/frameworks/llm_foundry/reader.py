@@ -20,7 +20,13 @@ from planner.frameworks.bash import ProgramCall
 from planner.frameworks.given_values import DEGREE, LaunchValues, Values, malformed
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.llm_foundry import models
-from planner.frameworks.omegaconf_files import YAML, merged
+from planner.frameworks.omegaconf_files import (
+    YAML,
+    configurations,
+    merged,
+    named_or_first,
+    say_fork_keys,
+)
 from planner.frameworks.read_results import Reading, Setting, Unreadable
 
 TITLE = "LLM Foundry"
@@ -52,23 +58,18 @@ def launches(call: ProgramCall) -> bool:
     return started and first.endswith(YAML)
 
 
-def _configs(files: Mapping[str, str]) -> list[str]:
-    return [
-        name
-        for name, text in files.items()
-        if name.endswith(YAML) and all(mark.search(text) for mark in _MARKS)
-    ]
-
-
 def recognises(files: Mapping[str, str]) -> bool:
     """Whether one of its configurations is among the files."""
-    return bool(_configs(files))
+    return bool(configurations(files, _MARKS))
 
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     """The specs and the plan; raises Unreadable."""
     call = training_calls.training_call_if_any(files, ("train",), launches, TITLE)
-    name = _named(files, call)
+    named = "" if call is None else call.launch.arguments[0].text
+    name = named_or_first(configurations(files, _MARKS), named)
+    if name is None:
+        raise Unreadable(f"no configuration of {TITLE} is among the files")
     inside = _INSIDE if _JOB.search(files[name]) else ""
     settings, notes = merged(files, name, call, inside)
     values = LaunchValues(settings, name, notes)
@@ -84,6 +85,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         models.refuse_others(values)
     said = tuple(settings.values())
     unknown = _unknown(values)
+    say_fork_keys(values, unknown, TITLE)
     return Reading(
         framework="pytorch",
         model=model,
@@ -100,13 +102,6 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     )
 
 
-def _named(files: Mapping[str, str], call: training_calls.TrainingCall | None) -> str:
-    """The configuration that the call names, else the first."""
-    found = _configs(files)
-    named = "" if call is None else call.launch.arguments[0].text.rsplit("/", 1)[-1]
-    return next((one for one in found if one.rsplit("/", 1)[-1] == named), found[0])
-
-
 def _world(values: Values, reached: training_calls.World, asked: int | None) -> int:
     """All accelerators: those that are started, those of the job, or those of the cluster."""
     stated = next((values.integer(one, most=DEGREE) for one in _GPUS if values.has(one)), None)
@@ -117,13 +112,9 @@ def _world(values: Values, reached: training_calls.World, asked: int | None) -> 
 
 
 def _unknown(values: Values) -> tuple[Setting, ...]:
-    """Keys of groups that only forks have, which are said; others may be variables."""
+    """Keys of groups that only forks have; others may be variables."""
     parts = ((one, *one.name.partition(".")[:2]) for one in values.settings.values())
-    found = tuple(one for one, group, dot in parts if dot and group not in _GROUPS)
-    if found:
-        names = ", ".join(f"{one.name} {one.value}"[:60] for one in found)
-        values.assume(f"keys of a fork of {TITLE}, not read: {names}")
-    return found
+    return tuple(one for one, group, dot in parts if dot and group not in _GROUPS)
 
 
 def _started(launch: ProgramCall) -> training_calls.World:

@@ -202,6 +202,9 @@ def test_trl_keeps_weights_in_the_type_in_which_it_loads_them(more: str, kept: s
     assert auto.request["training"].get("master_weights_dtype", "fp32") == kept
     assert any("taken as bf16" in one for one in auto.assumed)
     scaled = {"a.yaml": text.replace("bf16: true", "fp16: true")}
+    unsaid = {"a.yaml": scaled["a.yaml"].replace("bfloat16", "auto")}
+    found = read(unsaid, parse_cluster("1x8xh100-sxm")).request["training"]
+    assert found["precision"] == "fp16"
     if not more:
         with pytest.raises(RequestError, match="weights in bf16, of which torch scales no"):
             read(scaled, parse_cluster("1x8xh100-sxm"))

@@ -175,3 +175,22 @@ def test_accumulation_that_follows_from_the_batch_of_a_step() -> None:
     again = linted(run__sh=found.files["run.sh"])
     assert again.request["training"]["global_batch_size"] == 128
     assert again.best is None
+
+
+@pytest.mark.parametrize("loss", ["sigmoid", "orpo"])
+def test_a_sample_of_preferences_is_two_sequences(loss: str) -> None:
+    """ORPO trains on pairs by the loss of the next token: the option tells what it counts."""
+    text = (
+        "model_name_or_path: meta-llama/Llama-3.1-8B\nstage: dpo\nfinetuning_type: lora\n"
+        f"pref_loss: {loss}\ncutoff_len: 1024\nper_device_train_batch_size: 1\n"
+        "gradient_accumulation_steps: 16\nbf16: true\ndataset: a\ntemplate: llama3\n"
+        "do_train: true\nuse_unsloth_gc: false\nflash_attn: fa2\nmax_samples: 5\n"
+    )
+    answer = linted(run__yaml=text)
+    assert answer.request["training"]["global_batch_size"] == 2 * 16 * 8
+    assert answer.best is not None
+    changes = {one.option: one.after for one in answer.best.changes}
+    size = int(changes["per_device_train_batch_size"] or 0)
+    assert answer.best.report.plan.micro_batch_size == 2 * size
+    assert size * int(changes["gradient_accumulation_steps"] or 0) == 16
+    assert answer.best.by_hand == ()
