@@ -114,6 +114,7 @@ def test_python_plans_with_numpy_and_pydantic(tmp_path: Path) -> None:
     assert not {"yaml", "rich", "typer", "api", "fastapi", "sqlalchemy"} & set(modules.split())
 
 
+@pytest.mark.exhaustive
 def test_the_command_line_plans_without_extras_and_names_them(tmp_path: Path) -> None:
     declared = [Requirement(text).name for text in PROJECT["dependencies"]]
     python = environment(tmp_path, declared)

@@ -54,7 +54,7 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("line", COMMANDS)
 def test_command(line: str, capsys: pytest.CaptureFixture[str]) -> None:

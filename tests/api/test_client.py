@@ -117,6 +117,7 @@ def test_what_no_operation_takes_is_refused(service: Client) -> None:
     assert {"plan", "kept_plan", "follow_sweeps", "finished", "ask"} <= set(dir(service))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "path", "verb", "example"), EXAMPLES)
 def test_every_example(

@@ -233,7 +233,7 @@ def refuse_nan(name: str) -> None:
 @pytest.mark.parametrize(
     "count",
     [
-        pytest.param(60, marks=pytest.mark.slow),
+        pytest.param(30, marks=pytest.mark.slow),
         pytest.param(20_000, marks=pytest.mark.exhaustive),
     ],
 )

@@ -48,6 +48,7 @@ def followed(server: Server, job: dict[str, Any], after: int | None = None) -> l
     return events
 
 
+@pytest.mark.exhaustive
 def test_a_sweep_from_its_question_to_its_table(server: Server) -> None:
     job = server.start("sweeps", SWEEP)
     assert job["links"]["self"] == f"/v1/sweeps/{job['id']}"

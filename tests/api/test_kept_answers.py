@@ -36,8 +36,8 @@ SMALL_SIZING = examples("sizing")["short"]["value"] | {
 @pytest.mark.parametrize(
     ("path", "asked"),
     [
-        ("/v1/plans", ASK),
-        ("/v1/sizings", SMALL_SIZING),
+        pytest.param("/v1/plans", ASK, marks=pytest.mark.exhaustive),
+        pytest.param("/v1/sizings", SMALL_SIZING, marks=pytest.mark.exhaustive),
         ("/v1/sensitivities", examples("sensitivity")["short"]["value"]),
     ],
 )

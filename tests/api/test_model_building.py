@@ -86,6 +86,7 @@ def test_what_is_built_counts_against_the_budget_of_its_question() -> None:
         _assert_ends(builder)
 
 
+@pytest.mark.exhaustive
 def test_building_takes_a_place_of_a_search_and_ends_with_its_caller() -> None:
     app = create_app(BUILDS)
     with listening(app) as port:

@@ -65,6 +65,7 @@ def test_plan_is_the_document_of_the_command_line(
     assert sent == printed
 
 
+@pytest.mark.one_in(len(examples("plan")))
 @pytest.mark.parametrize("example", examples("plan").values(), ids=examples("plan"))
 def test_plan_examples_work(client: TestClient, example: dict[str, Any]) -> None:
     response = client.post("/v1/plans", json=example["value"])

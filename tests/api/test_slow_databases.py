@@ -51,6 +51,7 @@ def held_up(port: int) -> tuple[list[int], float]:
         return [one.result() for one in saving], took_s
 
 
+@pytest.mark.exhaustive
 def test_a_lock_on_sqlite(tmp_path: Path) -> None:
     file = tmp_path / "planner.sqlite"
     with (

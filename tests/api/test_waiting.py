@@ -144,7 +144,7 @@ def test_who_leaves_takes_the_work_along(port: int, headers: dict[str, str]) -> 
     assert response.status == 200, response.read()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_searches_have_places_of_their_own() -> None:
     """While one runs, estimates are answered; one search too many is refused."""
     with serving(Settings(max_concurrency=1, max_wait_s=0.1)) as port:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.fixtures.job_server import SWEEP, Place, eventually
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exhaustive
 
 
 @pytest.fixture

@@ -82,6 +82,7 @@ def test_timeline(page: Page, shot: Callable[..., None]) -> None:
     expect(tab.get_by_role("heading", name="GPipe")).to_be_visible()
 
 
+@pytest.mark.exhaustive
 def test_timeline_of_thousands_of_actions_stays_fluid(page: Page) -> None:
     page.goto("/")
     drawn = page.evaluate(

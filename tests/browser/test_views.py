@@ -72,6 +72,7 @@ def test_what_to_rent(page: Page, shot: Callable[..., None]) -> None:
     expect(page.locator(".request-summary")).to_contain_text(f"{count} × {kind}")
 
 
+@pytest.mark.exhaustive
 def test_a_sizing_shows_its_rows_as_they_come(page: Page, shot: Callable[..., None]) -> None:
     question = {
         "model": "llama-3.1-8b",

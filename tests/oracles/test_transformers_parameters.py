@@ -185,6 +185,7 @@ def oracle_parameters(config: dict[str, Any]) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+@pytest.mark.exhaustive
 def test_every_family_is_held_against_transformers() -> None:
     """Here by a small configuration, or by a published or default one (test_configurations.py)."""
     small = {kind for kind, _ in SMALL.values()}

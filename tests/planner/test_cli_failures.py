@@ -156,7 +156,7 @@ def test_reader_that_leaves_early(words: str) -> None:
     assert (result.returncode, result.stderr) == (0, "")
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("words", [["catalog"], ["catalog", "--json"], ["plan", *ALONE], ["-h"]])

@@ -103,14 +103,9 @@ def built(answer: dict[str, Any]) -> dict[str, Any]:
     return {**answer, "stages": stages}
 
 
-@pytest.mark.parametrize(
-    "cases",
-    [
-        pytest.param(list(CASES)[::60], id="some", marks=pytest.mark.slow),
-        pytest.param(list(CASES), id="all", marks=pytest.mark.exhaustive),
-    ],
-)
-def test_the_real_trainer_builds_what_every_case_says(cases: list[str]) -> None:
+@pytest.mark.exhaustive
+def test_the_real_trainer_builds_what_every_case_says() -> None:
+    cases = list(CASES)
     broken = question(*CASES["llama-fsdp"])
     broken["module"] = broken["module"].replace(" seq_len=2048", " sequence_length=2048")
     sized = question(*CASES["llama-fsdp"]) | {"world": 12}

@@ -84,6 +84,7 @@ def test_the_example_and_its_document_can_be_sent_again() -> None:
     assert parse_cards(asked.document()) == asked
 
 
+@pytest.mark.exhaustive
 def test_command(planner: Planner) -> None:
     status, shown, _ = planner(
         "fit", "--model", "llama-3.1-8b", "--methods", "qlora", "--lengths", "1k"

@@ -84,6 +84,7 @@ def test_hostile_names_stay_text(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "<script>alert(1)</script>" in page.text
 
 
+@pytest.mark.exhaustive
 def test_a_notebook_shows_an_answer() -> None:
     """IPython's own formatter, in a process of its own: the answer's HTML, not its fields."""
     code = (

@@ -60,7 +60,6 @@ OF_2021 = {
 @pytest.mark.parametrize(
     ("model", "cluster", "batch", "tokens", "plan", "days"),
     [
-        ("megatron-1t", "384x8xa100-sxm-80gb", 3072, 450e9, {"tp": 8, "pp": 64}, 84.0),
         (
             "gpt3-175b",
             "128x8xa100-sxm-80gb",
@@ -69,6 +68,7 @@ OF_2021 = {
             {"tp": 8, "pp": 8, "vpp": 2, "micro_batch_size": 2},
             34.0,
         ),
+        ("megatron-1t", "384x8xa100-sxm-80gb", 3072, 450e9, {"tp": 8, "pp": 64}, 84.0),
     ],
 )
 def test_days_of_the_megatron_paper(

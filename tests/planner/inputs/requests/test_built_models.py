@@ -92,6 +92,7 @@ OWN: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.exhaustive
 def test_a_family_without_a_reader_is_built() -> None:
     found = import_model(UNKNOWN)
     layers = layers_of(found.model)

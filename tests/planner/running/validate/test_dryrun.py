@@ -427,7 +427,7 @@ def test_limits_end_the_trace(limits: Limits, said: str) -> None:
 @pytest.mark.parametrize(
     "sign",
     [
-        signal.SIGINT,
+        pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive),
         # As SIGKILL does, it ends the command without a word of its own.
         pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive),
         signal.SIGKILL,

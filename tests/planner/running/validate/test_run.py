@@ -142,10 +142,10 @@ def asked(model: str = "llama", batch: int = 8, **plan: Any) -> PlanRequest:
 # Each dimension once, in runs of few ranks and micro-batches, of which a pipeline of two stages has
 # more than it keeps; all of them at once are exhaustive.
 FULL_TIER: dict[str, PlanRequest] = {
-    "tp2 pp2, 1f1b": asked(batch=4, schedule="1f1b", pp=2, **TP),
     "experts, ep2": asked("moe", batch=4, dp=2, ep=2, **FSDP),
 }
 EXHAUSTIVE: dict[str, PlanRequest] = {
+    "tp2 pp2, 1f1b": asked(batch=4, schedule="1f1b", pp=2, **TP),
     "tp2 pp2, 1f1b, more micro-batches": asked(schedule="1f1b", pp=2, **TP),
     "experts, ep2, more micro-batches": asked("moe", dp=2, ep=2, **FSDP),
     "tp2 pp2 dp2, 1f1b": asked(schedule="1f1b", **CUBE),
