@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections.abc import Mapping
 from typing import Any
 
+from cost_models.spec import ModelSpec
 from planner.documents.loading import parse_json
 from planner.documents.problems import RequestError
 from planner.frameworks.read_results import Unreadable
+from planner.huggingface import ModelImportError, model_from_config
 
 # The place in a message of tomllib or of planner.documents.loading, at its end.
 _PLACE = re.compile(r" \((?:at )?line (\d+), (column \d+)\)$")
@@ -55,3 +58,12 @@ def _with_line(said: str) -> tuple[str, int]:
     """A message with the column alone of its place, and the line; 0 where it names none."""
     place = _PLACE.search(said)
     return (f"{said[: place.start()]} ({place[2]})", int(place[1])) if place else (said, 0)
+
+
+def model_of_config(files: Mapping[str, str], name: str) -> ModelSpec:
+    """The model of a Hugging Face config.json among the files; raises Unreadable."""
+    document = json_value(files[name], name)
+    try:
+        return model_from_config(document, "custom").model
+    except (ModelImportError, RequestError, ValueError) as error:
+        raise Unreadable(f"holds no model: {error}", name) from None

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
 from planner.frameworks import architecture
-from planner.frameworks.named_models import find, is_open, names_none
 from planner.frameworks.read_results import Setting, Unreadable
+from planner.huggingface.named_models import find, is_open, names_none
 
 
 class Sizes(NamedTuple):

@@ -12,9 +12,9 @@ from typing import Any
 from cost_models.catalog.names import UnknownName
 from cost_models.package_files import table
 from planner.frameworks.bash import Outcome, ProgramCall, evaluate
-from planner.frameworks.named_models import find
 from planner.frameworks.read_results import Unreadable
 from planner.frameworks.training_calls import scripts
+from planner.huggingface.named_models import find
 
 YAML = (".yaml", ".yml")
 # Files of samples and of words, in which any mark may stand.

@@ -30,6 +30,7 @@ from planner.frameworks.accelerate.launch_config import KEYS, OPTIONS, SWITCHES,
 from planner.frameworks.accelerate.launch_config import of_config as of_config_file
 from planner.frameworks.accelerate.peft import tuning_of
 from planner.frameworks.accelerate.settings import ADAM_BY_LISTS, ATTENTION, OPTIMIZERS, ROTATION
+from planner.frameworks.config_files import model_of_config
 from planner.frameworks.given_values import (
     DEGREE,
     SCRIPTS,
@@ -42,12 +43,12 @@ from planner.frameworks.given_values import (
     options,
 )
 from planner.frameworks.launch_files import given_with
-from planner.frameworks.named_models import find, is_encoder, of_config
 from planner.frameworks.nemo_rl import policy as nemo_rl
 from planner.frameworks.nemo_rl.config import of_files
 from planner.frameworks.openrlhf import reader as openrlhf
 from planner.frameworks.read_results import Reading, Setting, Unreadable
 from planner.huggingface.export.exporter import config_of
+from planner.huggingface.named_models import find, is_encoder
 
 LENGTH = ("--block_size", "--max_seq_length", "--max_length", "--seq_length")
 COMPILES = ("--compile", "--torch_compile")
@@ -233,7 +234,7 @@ def _model(files: Mapping[str, str], arguments: Values) -> ModelSpec:
                 f"the config.json {stated} not among the files: give it, or the model by its name "
                 "(--model)"
             ) from None
-    return of_config(files, name)
+    return model_of_config(files, name)
 
 
 def _plan(

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planner.frameworks.accelerate import lightning
-from planner.frameworks.named_models import is_encoder
 from planner.frameworks.python.static_values import Call, Instance, Unknown
+from planner.huggingface.named_models import is_encoder
 
 PLAIN = ("TrainingArguments", "Seq2SeqTrainingArguments")
 # TRL's classes of arguments, whose defaults are its own -> what is trained.

@@ -37,10 +37,10 @@ from planner.frameworks.given_values import (
     options,
 )
 from planner.frameworks.launch_files import GivenValues, given_with
-from planner.frameworks.named_models import find, is_encoder, names_none
 from planner.frameworks.python.scripts import PYTHON
 from planner.frameworks.read_results import OtherTraining, Reading, Setting, Unreadable
 from planner.frameworks.training_calls import TrainingCall, World
+from planner.huggingface.named_models import find, is_encoder, names_none
 
 TITLE = PLAIN.title
 OWN = "--config_name"  # of the script that is written here

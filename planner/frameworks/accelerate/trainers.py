@@ -27,11 +27,12 @@ from planner.frameworks.accelerate.settings import ADAM_BY_LISTS, FOREACH, OPTIM
 from planner.frameworks.accelerate.sharding import half_beside, sharding_of
 from planner.frameworks.accelerate.trainer_keys import GRPO, GRPO_PARTS, NEWER, TRAINERS, Trainer
 from planner.frameworks.accelerate.trainer_losses import PAIRED, loss_of
+from planner.frameworks.config_files import model_of_config
 from planner.frameworks.given_values import LaunchValues, Values, hints, malformed
 from planner.frameworks.launch_files import GivenValues, given_with
-from planner.frameworks.named_models import find, is_encoder, is_open, names_none, of_config
 from planner.frameworks.read_results import PAIRS_ALONE, Reading, Setting, Unreadable
 from planner.huggingface.export.exporter import config_of
+from planner.huggingface.named_models import find, is_encoder, is_open, names_none
 
 YAML = (".yaml", ".yml")
 PLAIN = ("NO", "MULTI_GPU")
@@ -180,7 +181,7 @@ def model_of(
         return find(name, None if "config.json" in files else values.assumed)
     except UnknownName as error:
         if "config.json" in files:
-            return of_config(files, "config.json")
+            return model_of_config(files, "config.json")
         if is_encoder(name):
             text = f"{name[:100]} is an encoder, or has one: {training_calls.DECODERS_ONLY}"
             raise Unreadable(text) from None

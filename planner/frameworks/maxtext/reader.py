@@ -17,8 +17,8 @@ from planner.frameworks.launch_files import given_with
 from planner.frameworks.maxtext.calls import BASE, YAML, calls, settings
 from planner.frameworks.maxtext.rules import BLOCKS, KEPT, policies
 from planner.frameworks.maxtext.settings import DTYPES, LLAMA3, NUMERICS, OPTIMIZERS, PLAIN
-from planner.frameworks.named_models import find
 from planner.frameworks.read_results import Reading, Setting, Unreadable
+from planner.huggingface.named_models import find
 
 KEYS = frozenset(table("planner.frameworks.maxtext", "keys.json")["keys"])
 PROGRAM = "maxtext.trainers.pre_train.train"

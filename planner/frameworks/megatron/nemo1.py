@@ -20,11 +20,11 @@ from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.lora_settings import adapter_fields
 from planner.frameworks.megatron.printed_arguments import TranslatedLaunch, words_of
 from planner.frameworks.megatron.yaml_config import DOTTED, MODEL_ARGS
-from planner.frameworks.named_models import find
 from planner.frameworks.python.hydra import in_groups
 from planner.frameworks.read_results import Setting, Unreadable
 from planner.frameworks.training_calls import DECODERS_ONLY, TrainingCall, World
 from planner.frameworks.yaml_files import YamlFile
+from planner.huggingface.named_models import find
 
 YAML = (".yaml", ".yml")
 FLAGSCALE, NEMO = "FlagScale", "NeMo 1"

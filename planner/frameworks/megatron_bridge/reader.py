@@ -12,7 +12,7 @@ from typing import Any
 
 from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec, TrainingSpec
-from planner.frameworks import architecture, named_models, training_calls
+from planner.frameworks import architecture, training_calls
 from planner.frameworks.arguments import Arguments, known_arguments
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import SET, GivenValues, given_with
@@ -38,6 +38,7 @@ from planner.frameworks.megatron_bridge.recipes import Recipe, Selector
 from planner.frameworks.megatron_bridge.rules import EXPANDABLE
 from planner.frameworks.megatron_bridge.settings import translated
 from planner.frameworks.read_results import Reading, Setting, StatedValue, Unreadable
+from planner.huggingface import named_models
 
 TITLE = "Megatron-Bridge"
 PROGRAMS = ("setup_experiment.py", "run_script.py", "run_recipe.py")

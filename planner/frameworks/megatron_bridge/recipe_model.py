@@ -9,11 +9,11 @@ from typing import Any
 from cost_models.blocks.latent_attention import UP
 from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
-from planner.frameworks import named_models
 from planner.frameworks.lora_settings import CANONICAL, adapter_fields
 from planner.frameworks.megatron_bridge.attributes import RECIPE_OVERRIDES, SHAPES
 from planner.frameworks.megatron_bridge.recipes import Recipe
 from planner.frameworks.read_results import Setting, StatedValue, Unreadable
+from planner.huggingface import named_models
 
 ADAPTERS = ("LoRA", "CanonicalLoRA")
 LORA_RANK = 32

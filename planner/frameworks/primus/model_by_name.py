@@ -6,9 +6,9 @@ import re
 
 from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
-from planner.frameworks.named_models import find
 from planner.frameworks.primus.experiment import Experiment
 from planner.frameworks.read_results import Unreadable
+from planner.huggingface.named_models import find
 
 # Attributes that may override a named model, and those that would make it another model.
 RECIPE_OVERRIDES = ("num_layers", "mtp_num_layers")

@@ -21,9 +21,9 @@ from planner.frameworks.accelerate.trainer_calls import config_of_trainer, is_tr
 from planner.frameworks.accelerate.trainer_keys import GRPO, GRPO_PARTS, kept_in
 from planner.frameworks.accelerate.trainers import optimizer_of
 from planner.frameworks.bash import ProgramCall, evaluate
+from planner.frameworks.config_files import model_of_config
 from planner.frameworks.given_values import DEGREE, Values, malformed
 from planner.frameworks.launch_files import GivenValues, given_with
-from planner.frameworks.named_models import find, of_config
 from planner.frameworks.python.loaders import by_unsloth
 from planner.frameworks.python.scripts import PYTHON, Script
 from planner.frameworks.python.static_values import Call, Unknown
@@ -37,6 +37,7 @@ from planner.frameworks.read_results import (
 )
 from planner.frameworks.unsloth.rules import LEAST_OFFLOADED
 from planner.frameworks.unsloth.settings import ADAPT, ARGUMENTS, CHECKPOINTS, LOAD
+from planner.huggingface.named_models import find
 
 # Configurations of trainers of the next token, whose arguments are named alike.
 GENERATES = "GRPOConfig"
@@ -235,7 +236,7 @@ def _model(values: Values, given: GivenValues, files: Mapping[str, str], load: C
     if given.model is not None:
         return given.model
     if name is None and "config.json" in files:
-        return of_config(files, "config.json")
+        return model_of_config(files, "config.json")
     if name is None and (name := _exported(files)) is None:
         said = load.kwargs.get("model_name")
         text = (

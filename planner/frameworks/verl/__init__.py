@@ -19,12 +19,12 @@ from planner.frameworks import accelerate, bash_writer, megatron, verl_overrides
 from planner.frameworks.accelerate.rules import lacks
 from planner.frameworks.accelerate.settings import config_json
 from planner.frameworks.base import Bundle, Flag, fields
+from planner.frameworks.config_files import model_of_config
 from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.launch_files import LaunchFiles, given_with
 from planner.frameworks.megatron import attribute_names, reader
 from planner.frameworks.megatron.flags import flags
 from planner.frameworks.megatron.verl_actor import DEGREES, ENGINE
-from planner.frameworks.named_models import of_config
 from planner.frameworks.read_results import Reading
 from planner.frameworks.rules import PLACEHOLDER, accelerators_per_node, nodes
 from planner.frameworks.verl.rules import RULES
@@ -194,7 +194,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     """
     given = given_with(files)
     if given.model is None and CONFIG in files:
-        files = LaunchFiles(files, replace(given, model=of_config(files, CONFIG)))
+        files = LaunchFiles(files, replace(given, model=model_of_config(files, CONFIG)))
     found = reader.read(files, accelerators)
     return found.model_copy(update={"framework": "verl"})
 

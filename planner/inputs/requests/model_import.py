@@ -54,8 +54,8 @@ def described(value: Any) -> ModelAnswer:
     """A model as a request has it: a preset's name, its dims, or a config.json."""
     if isinstance(value, Mapping) and is_config(value):
         return imported(value)
-    model, _ = parse_model(value)
-    return _answer(model.name, model)
+    model, guessed = parse_model(value)
+    return _answer(model.name, model, guessed)
 
 
 def spelled_out(value: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cost_models.catalog import models as model_catalog
+from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
 from planner.documents.loading import CONFIG_MARKS, plain
 from planner.documents.problems import Problem, RequestError
@@ -19,6 +19,7 @@ from planner.huggingface import (
     UnknownArchitecture,
     model_from_config,
     model_from_modules,
+    named_models,
 )
 from planner.huggingface.importer import OTHER_FILES
 
@@ -33,11 +34,13 @@ class UnsupportedModel(RequestError):
 def parse_model(value: Any) -> tuple[ModelSpec, tuple[str, ...]]:
     """A model, and what its document did not state and was guessed.
 
-    value: a preset's name, the fields of ModelSpec, or a Hugging Face configuration.
+    value: the name of a preset or of its fine-tuned copy on the hub, the fields of ModelSpec, or a
+    Hugging Face configuration.
     Raises RequestError; its pointers begin with /model.
     """
     if isinstance(value, str):
-        return looked_up("/model", lambda: model_catalog.model(value)), ()
+        notes: list[str] = []
+        return looked_up("/model", lambda: _named(value, notes)), tuple(notes)
     value = plain(value, "/model")
     require_object("/model", value, "a preset's name or an object")
     if not is_config(value):
@@ -47,6 +50,13 @@ def parse_model(value: Any) -> tuple[ModelSpec, tuple[str, ...]]:
     except RequestError as error:
         raise error.under("/model") from None
     return imported.model, imported.notes
+
+
+def _named(name: str, notes: list[str]) -> ModelSpec:
+    try:
+        return named_models.find(name, notes)
+    except UnknownName as error:  # of its last part
+        raise UnknownName(error.kind, name, error.nearest, error.known) from None
 
 
 def import_model(config: Any, folder: Path | None = None) -> ImportedModel:

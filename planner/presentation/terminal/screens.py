@@ -272,12 +272,9 @@ def header(summary: RequestSummary, profile: ProfileInfo) -> RenderableType:
     ]
     rows: list[RenderableType] = [first, Flow(parts, indent=2), Flow(basis, indent=2, style="dim")]
     if request.guessed:
-        count = len(request.guessed)
-        values = "value is" if count == 1 else "values are"
-        text = (
-            f"{count} {values} missing from config.json and set to defaults: planner model lists "
-        )
-        rows.append(prose(text + ("it" if count == 1 else "them"), 0, 2))
+        said, *others = request.guessed
+        more = f"; {len(others)} more: planner model lists them" if others else ""
+        rows.append(prose(f"assumed: {said}{more}", 0, 2))
     return Group(*rows)
 
 

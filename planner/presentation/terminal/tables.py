@@ -46,6 +46,7 @@ _RANKED = {
 }
 _ALWAYS_RANKED = ("tp", "pp", "dp", "zero_stage", "micro_batch_size")
 _MAX_RANKED = 5
+_OFF = (None, False, 0)
 _MIN_RECOMPUTE = 9  # cells for what is recomputed
 _RECOMPUTE = ("recompute", "recompute_modules", "recompute_method", "recompute_num_layers")
 
@@ -209,7 +210,10 @@ def _dimension(answer: ModelAnswer, name: str, value: Any) -> str:
     if name == "encoders":
         return "; ".join(f"{e.name}, {e.num_layers} layers" for e in answer.model.encoders)
     if isinstance(value, dict):
-        return ", ".join(f"{k} {v}" for k, v in value.items() if v not in (None, False, 0))
+        parts = ((k, _dimension(answer, k, v)) for k, v in value.items() if v not in _OFF)
+        return ", ".join(
+            f"{k} ({v})" if isinstance(value[k], dict) else f"{k} {v}" for k, v in parts
+        )
     return str(value)
 
 

@@ -19,8 +19,8 @@ from planner.documents.request import PlanRequest
 from planner.frameworks import rules
 from planner.frameworks.maxtext.mesh import mesh, slices
 from planner.frameworks.maxtext.reader import KEYS
-from planner.frameworks.named_models import find
 from planner.frameworks.read_results import Unreadable
+from planner.huggingface.named_models import find
 from tests.fixtures.frameworks import legal_cases
 from tests.fixtures.frameworks.maxtext import CASES, case, on, tpus, two_slices
 from tests.fixtures.launches import INTERLEAVED, MODELS, TP2, run_script, unreached, written

@@ -9,8 +9,8 @@ from planner.frameworks import get
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.megatron_bridge.nemo2 import table
 from planner.frameworks.megatron_bridge.nemo2_names import MODELS
-from planner.frameworks.named_models import find
 from planner.frameworks.read_results import Reading, Unreadable
+from planner.huggingface.named_models import find
 from planner.inputs.requests.parser import parse_cluster
 
 # As NeMo's quick start and the scripts of its users take a recipe.

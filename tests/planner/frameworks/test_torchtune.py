@@ -18,13 +18,13 @@ from planner import frameworks
 from planner.answers.lint.lint import lint
 from planner.documents.request import PlanRequest
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
-from planner.frameworks.named_models import find
 from planner.frameworks.read_results import Reading, Unreadable
 from planner.frameworks.rules import EQUAL_NODES
 from planner.frameworks.sources import launch_at
 from planner.frameworks.torchtune.components import RECIPES, SIGNATURES
 from planner.frameworks.torchtune.rules import PARTIAL_TRAINING, RULES
 from planner.frameworks.torchtune.settings import MLP, recipe
+from planner.huggingface.named_models import find
 from planner.inputs.requests.parser import parse_cluster
 from tests.fixtures.canonical import canonical
 from tests.fixtures.frameworks import legal_cases

@@ -319,6 +319,18 @@ def test_a_request_can_be_asked_again(over: dict[str, Any]) -> None:
     assert parse_request(request.document()) == request
 
 
+def test_a_model_of_the_hub_is_the_preset_whose_shape_it_has() -> None:
+    named = parse_request({**ASKED, "model": "meta-llama/Llama-3.2-1B-Instruct"})
+    assert (named.model.name, named.guessed) == ("llama-3.2-1b", ())
+    own = parse_request({**ASKED, "model": "my-llama-3.1-8b-sft"})
+    assert own.model.name == "llama-3.1-8b"
+    assert own.guessed == (
+        "my-llama-3.1-8b-sft is taken to have the shape of llama-3.1-8b, which it names",
+    )
+    # Asked again as it was answered, it says the same.
+    assert parse_request(own.document()).guessed == own.guessed
+
+
 def test_cluster_forms_agree() -> None:
     short = parse_request(ASKED).cluster
     flat = {"accelerator": "h100-sxm", "nodes": 8, "accelerators_per_node": 8}

@@ -1,18 +1,13 @@
-"""Models that a launch gives by name only."""
+"""Models that are given by a name of the hub, or of a folder, only."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 from cost_models.catalog import models
 from cost_models.catalog.names import UnknownName
 from cost_models.package_files import table
 from cost_models.spec import ModelSpec
-from planner.documents.problems import RequestError
-from planner.frameworks.config_files import json_value
-from planner.frameworks.read_results import Unreadable
-from planner.huggingface import ModelImportError, model_from_config
 
 # Suffixes of releases that have the same shape as the model without them.
 _SUFFIX = re.compile(r"(-(instruct|base|chat|hf|it|pt|bf16|thinking|v0\.[12]|\d{4}))+$")
@@ -20,13 +15,15 @@ _SUFFIX = re.compile(r"(-(instruct|base|chat|hf|it|pt|bf16|thinking|v0\.[12]|\d{
 # Pattern of a name -> name of the model whose shape it has.
 _SAME_SHAPE: list[tuple[re.Pattern[str], str]] = [
     (re.compile(pattern), shape)
-    for pattern, shape, _ in table("planner.frameworks", "same_shapes.json")["names"]
+    for pattern, shape, _ in table("planner.huggingface", "same_shapes.json")["names"]
 ]
 _MULTIMODAL = re.compile(
     r"(^|[-_/])(vl|omni|vision|audio|multimodal|llava\w*|internvl[\d._]*|openvla|pixtral|idefics\d|"
     r"paligemma\d?|videollama\d|minicpm-(llama3-)?[vo]|ovis[\d.]*|glm-4\.\dv)([-_/]|$)",
     re.IGNORECASE,
 )
+# A pasted file is no name.
+_LONGEST = 1_000
 # A folder inside a model's own, of one of its checkpoints.
 _CHECKPOINT = re.compile(
     r"((final|best|last|latest|merged?|full|hf|huggingface|safetensors|checkpoints?|ckpts?|model|"
@@ -96,9 +93,14 @@ def find(name: str, notes: list[str] | None = None) -> ModelSpec:
 
     notes: what is assumed of the model is added there; without it only full names count.
     """
+    if len(name) > _LONGEST:
+        return models.model(name)
     name = _folder(name).replace("___", ".")  # ModelScope's folders have no dot
     if (cached := _CACHED.search(name)) is not None:
         name = f"{cached[1]}/{cached[2]}"
+    above, _, last = name.rpartition("/")
+    if above and _SIZE.fullmatch(last.lower()) and _base(f"{above}-{last}") is not None:
+        name = f"{above}-{last}"  # llama2/7B: the folder above has the family
     try:
         found = _named(name)
     except UnknownName:
@@ -175,12 +177,3 @@ def _in_order(known: list[str], words: list[str]) -> bool:
 def _without_separators(name: str) -> str:
     """The name in lower case, without the separators of its words."""
     return re.sub(r"[-_ ]", "", name.lower())
-
-
-def of_config(files: Mapping[str, str], name: str) -> ModelSpec:
-    """The model of a Hugging Face config.json among the files; raises Unreadable."""
-    document = json_value(files[name], name)
-    try:
-        return model_from_config(document, "custom").model
-    except (ModelImportError, RequestError, ValueError) as error:
-        raise Unreadable(f"holds no model: {error}", name) from None

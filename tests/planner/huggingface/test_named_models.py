@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cost_models.catalog.names import UnknownName
-from planner.frameworks.named_models import find, is_encoder, is_open, names_none
+from planner.huggingface.named_models import find, is_encoder, is_open, names_none
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,9 @@ from planner.frameworks.named_models import find, is_encoder, is_open, names_non
         ("out/Qwen2.5-7B-Instruct/final_checkpoint", "qwen2.5-7b"),
         ("out/Qwen2.5-7B/checkpoint-500/hf", "qwen2.5-7b"),
         ("Qwen/Qwen3.5-4B-Base", "qwen3.5-4b"),
+        ("allenai/tulu-2-dpo-70b", "llama-2-70b"),
+        ("openchat/openchat-3.5-0106", "mistral-7b"),
+        ("TinyLlama/TinyLlama_v1.1", "tinyllama-1.1b"),
     ],
 )
 def test_models_trained_further_have_the_shape_of_their_base(name: str, preset: str) -> None:
@@ -45,11 +48,24 @@ def test_models_trained_further_have_the_shape_of_their_base(name: str, preset: 
         "deepseek-ai/DeepSeek-R1-Distill-Qwen-3B",
         "rinna/japanese-gpt-neox-3.6b",  # no GPT of 3.6 billion
         "x/llama-3.1-8b-4x8b-moe",  # experts of their own
+        "data/models/70b",  # no family
     ],
 )
 def test_another_base_is_not_taken_for_it(name: str) -> None:
     with pytest.raises(UnknownName):
         find(name, [])
+
+
+def test_a_size_alone_is_of_the_family_of_the_folder_above() -> None:
+    notes = list[str]()
+    assert find("../hf_llama2_models/7B", notes) == find("llama-2-7b")
+    assert "taken to have the shape of llama-2-7b" in notes[0]
+    assert find("weights/llama/13b", []) == find("llama-13b")
+
+
+def test_a_pasted_file_is_no_name() -> None:
+    with pytest.raises(UnknownName):
+        find("llama-3.1-8b " * 10_000, [])
 
 
 def test_a_longer_name_has_the_shape_of_the_model_in_it() -> None:
