@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from planner.frameworks.bash import evaluate
+from planner.frameworks.pinned_releases import NAME as PINS
+from planner.frameworks.pinned_releases import pins_near
 from planner.frameworks.python import hydra
 from planner.frameworks.read_results import Unreadable
 from planner.frameworks.training_calls import scripts
@@ -30,6 +32,9 @@ _CONFIG = ["config.json"]
 _CONFIG_OF_TUNE = re.compile(r"--config[= ]([\w/-]+)(?![\w./-])")
 # torchtitan's option for a registry module, which it imports.
 _MODULE = re.compile(r"--module[= ](\w+)\b(?!\.)")
+# Options of a Megatron, whose defaults are in the checkout that has its program.
+_OF_MEGATRON = "--num-attention-heads"
+_OWN_ARGUMENTS = ("megatron/training/arguments.py", "megatron/arguments.py")
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _DATA = (".yaml", ".yml", ".toml")
 # Folders in which a repository keeps its configurations, where a name has no folder.
@@ -102,6 +107,9 @@ def named_files(
         seen |= set(fresh)
         if not fresh:
             break
+    pins = pins_near(roots) if PINS not in known else None
+    if pins is not None and len(known) < most_files:
+        found[PINS] = NamedFile(*pins)
     return found
 
 
@@ -146,6 +154,9 @@ def _of_program(program: str, as_module: bool, text: str) -> Iterator[str]:
     module = re.fullmatch(r"\w+(\.\w+)*" if as_module else r"\w+(\.\w+)+", program)
     module = module if not program.endswith(PYTHON) else None
     path = f"{program.replace('.', '/')}.py" if module else program
+    if path.endswith(PYTHON) and _OF_MEGATRON in text:
+        above = path.rpartition("/")[0]
+        yield from (f"{above}/{one}".lstrip("/") for one in _OWN_ARGUMENTS)
     if path.endswith(PYTHON):
         inside = (one.rstrip("/") for one in _ENTERED.findall(text))
         yield from (*(f"{one}/{path}" for one in inside), path, f"src/{path}")

@@ -8,10 +8,11 @@ from pathlib import Path
 from cost_models.catalog.names import UnknownName
 from planner import frameworks
 from planner.documents.problems import Problem, RequestError, join, refuse, shown
-from planner.frameworks import stated_values, unread_trainers, yaml_files
+from planner.frameworks import stated_methods, stated_values, unread_trainers, yaml_files
 from planner.frameworks.base import Framework
 from planner.frameworks.bash_writer import parts
 from planner.frameworks.config_files import json_value, toml_table
+from planner.frameworks.job_manifests import scripts_of_jobs
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.named_files import PYTHON, named_files
 from planner.frameworks.read_results import Reading, Unreadable
@@ -75,7 +76,10 @@ def launch_at(paths: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def checked(files: Mapping[str, str]) -> dict[str, str]:
-    """The files, checked for their size and for bytes that no script has.  Raises RequestError."""
+    """The files, checked for their size and for bytes that no script has; jobs by their scripts.
+
+    Raises RequestError.
+    """
     if not 1 <= len(files) <= MOST_FILES:
         raise refuse("/files", "length", f"1 to {MOST_FILES} files, got {len(files)}")
     if sum(len(text) for text in files.values()) > MOST_BYTES:
@@ -85,7 +89,7 @@ def checked(files: Mapping[str, str]) -> dict[str, str]:
         if zero:
             raise _no_text(name, f"line {before.count(chr(10)) + 1} has a zero byte")
     # Lines may end as on Windows: bash would fail on them, but their meaning is plain.
-    return {name: text.replace("\r\n", "\n") for name, text in files.items()}
+    return scripts_of_jobs({name: text.replace("\r\n", "\n") for name, text in files.items()})
 
 
 def launch_files(files: Mapping[str, str], given: GivenValues | None = None) -> LaunchFiles:
@@ -215,7 +219,7 @@ def reading_of(framework: Framework, files: Mapping[str, str], accelerators: int
     assert framework.read is not None
     try:
         found = framework.read(files, accelerators)
-        passed_over = stated_values.left_out(files, found)
+        passed_over = [*stated_values.left_out(files, found), *stated_methods.unsaid(files, found)]
         return found.model_copy(update={"assumed": (*found.assumed, *passed_over)})
     except Unreadable as error:
         named = framework.title in error.text or framework.name in error.text

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from planner.frameworks import training_calls
-from planner.frameworks.accelerate import frozen_bits
+from planner.frameworks.accelerate import frozen_bits, trl_releases
 from planner.frameworks.accelerate import trainer_calls as calls
 from planner.frameworks.accelerate.frozen_bits import LEFT_OPEN
 from planner.frameworks.accelerate.trainer_keys import GRPO_PARTS, PARTS, PLAIN
@@ -214,11 +214,14 @@ class Options:
             if name in calls.OF_PAIRS:
                 yield "stage", calls.OF_TRL[name], line
                 break
-        if self.kind == "SFTConfig" and "use_liger_kernel" not in said:
+        own = trl_releases.defaults(self.script.files, said)
+        if own.why and not own.chunks_loss and self.kind in calls.OF_TRL:
+            self.notes.append(f"{own.why}: the defaults are its own")
+        if self.kind == "SFTConfig" and "use_liger_kernel" not in said and own.chunks_loss:
             yield "chunked_cross_entropy", True, line
         if "gradient_checkpointing" in said:
             return
-        if self.kind in calls.OF_TRL:
+        if self.kind in calls.OF_TRL and own.checkpoints:
             self.notes.append(f"gradient_checkpointing: not set, True as in TRL's {self.kind}")
             yield "gradient_checkpointing", True, line
         elif (turned_on := self._checkpointing()) is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from textwrap import dedent
 from typing import Any
 
@@ -15,7 +16,7 @@ from cost_models.package_files import table
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import architecture, training_calls, yaml_files
-from planner.frameworks.accelerate import llama_factory_v1, tuning
+from planner.frameworks.accelerate import llama_factory_v1, trl_releases, tuning
 from planner.frameworks.accelerate.launch_config import (
     config_beside,
     machines,
@@ -100,6 +101,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         parts = [values.integer(key, default=usual) for key, usual in GRPO_PARTS.items()]
         total = Setting(name=GRPO.length[0], value=str(sum(parts)), file=name, line=1)
         values.settings = {**values.settings, total.name: total}
+    trainer = _of_release(trainer, files, values)
     beside = config_beside(files, assumed)
     launched = started_with(files, name)
     world = launched.accelerators or beside.integer(
@@ -129,6 +131,17 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         assumed=tuple(assumed),
         written=_is_written(beside, model),
     )
+
+
+def _of_release(trainer: Trainer, files: Mapping[str, str], values: Values) -> Trainer:
+    """The trainer with the defaults of the release that is known; else those of the newest."""
+    if trainer.title != "TRL":
+        return trainer
+    own = trl_releases.defaults(files, values.settings)
+    if own.why and not own.chunks_loss:
+        values.assume(f"{own.why}: the defaults are its own")
+    chunks = trainer.chunks_loss and own.chunks_loss
+    return replace(trainer, checkpoints=own.checkpoints, chunks_loss=chunks)
 
 
 def _others(files: Mapping[str, str], name: str) -> Iterator[str]:

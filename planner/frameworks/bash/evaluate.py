@@ -15,7 +15,7 @@ from itertools import chain, count, takewhile
 
 from planner.frameworks.bash import tree
 from planner.frameworks.bash.conditions import Tests, found_in, matches, plain_text, searches
-from planner.frameworks.bash.launches import Outcome, job_options, slurm_variables
+from planner.frameworks.bash.launches import Outcome, job_options, slurm_variables, visible_devices
 from planner.frameworks.bash.loops import Loop, Loops
 from planner.frameworks.bash.programs import Copy, Exit, Return
 from planner.frameworks.bash.source import Source
@@ -28,6 +28,7 @@ MAX_TEXT = 1 << 18
 # Files that no script runs or reads as bash.
 _NO_SCRIPTS = (".py", ".ipynb", ".json", ".jsonl")
 MAX_COMMANDS = 20_000
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 # Words of env before the command.
 _SETS = re.compile(r"-|[A-Za-z_]\w*=", re.ASCII)
 
@@ -107,6 +108,8 @@ class Shell(Loops):
                     for name, number in slurm_variables(self.slurm).items()
                 }
             )
+            if visible := visible_devices(self.slurm):
+                self.variables.setdefault(_VISIBLE, ((visible, self.slurm[0].line),))
 
     def statements(self, body: Statements) -> None:
         with self.deeper():

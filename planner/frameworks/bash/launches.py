@@ -13,6 +13,11 @@ _LAUNCHERS = re.compile(r"(?:python[\d.]*|torchrun|deepspeed|accelerate|msrun|tu
 
 # Commands that start a program without naming python.
 STARTERS = ("srun", "uv", "apptainer", "singularity")
+# Commands that start the one behind them, in an environment or in the background.
+_WRAPPERS = (
+    *STARTERS, "conda", "exec", "mamba", "micromamba", "nice", "nohup", "numactl", "pdm", "pixi",
+    "poetry", "setsid", "sudo", "time", "timeout",
+)  # fmt: skip
 # The words of a trainer's console command -> its tasks.
 _COMMANDS = {
     ("megatron",): ("sft", "pt", "rlhf"),
@@ -25,6 +30,7 @@ _COMMANDS = {
     ("trl",): ("sft", "dpo", "reward", "grpo", "kto", "rloo"),
 }  # fmt: skip
 
+MOST_VISIBLE = 64  # accelerators of a node
 # Slurm's options and the variables that they set.
 _SLURM = {
     "--nodes": "SLURM_NNODES",
@@ -107,7 +113,7 @@ def launcher_of(text: str) -> str:
 def console_script(names: Sequence[str | None]) -> int:
     """The index of the task in a trainer's console command; 0 for any other command."""
     said = [(name or "").rsplit("/", 1)[-1] for name in names]
-    behind = said[:1] and (said[0] in STARTERS or (launcher_of(said[0]) and said[0] != "tune"))
+    behind = said[:1] and (said[0] in _WRAPPERS or (launcher_of(said[0]) and said[0] != "tune"))
     starts = range(len(said)) if behind else range(1)
     for command, tasks in _COMMANDS.items():
         for start in starts:
@@ -188,3 +194,11 @@ def slurm_variables(options: Sequence[Argument]) -> dict[str, int]:
     if "SLURM_GPUS_PER_NODE" in found:
         found["SLURM_GPUS_ON_NODE"] = found["SLURM_GPUS_PER_NODE"]
     return found
+
+
+def visible_devices(options: Sequence[Argument]) -> str:
+    """What Slurm sets CUDA_VISIBLE_DEVICES to; empty where its options ask for no accelerators."""
+    found = slurm_variables(options)
+    alone = found.get("SLURM_GPUS", 0) if found.get("SLURM_NNODES", 1) == 1 else 0
+    each = found.get("SLURM_GPUS_PER_NODE", alone)
+    return ",".join(map(str, range(each))) if each <= MOST_VISIBLE else ""

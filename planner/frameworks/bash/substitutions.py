@@ -105,8 +105,24 @@ class Substitutions(Expansion, ABC):
         if not command.words:
             return "" if all(map(self.plain_assignment, command.assignments)) else None
         texts = [] if command.assignments else self.known_words(command)
+        if texts and (own := self.functions.get(texts[0])) is not None:
+            return self.printed_by(own, [((text, command.line),) for text in texts[1:]])
         show = _PRINTERS.get(texts[0]) if texts else None
         return None if show is None else show(texts[1:])
+
+    def printed_by(self, function: tree.Command, arguments: Sequence[tree.Value]) -> str | None:
+        """What a function of the script prints; None if it does anything else."""
+        if not isinstance(function, tree.Group):
+            return None
+        kept = self.positional, self.called
+        self.positional, self.called = tuple(arguments), True
+        try:
+            with self.deeper():
+                texts = [self.one_printed(chain) for chain in function.body]
+        finally:
+            self.positional, self.called = kept
+        printed = [text for text in texts if text is not None]
+        return "".join(printed) if len(printed) == len(texts) else None
 
     def known_words(self, command: tree.Simple) -> list[str]:
         """The words of a command; empty where one of them is not known."""
@@ -203,7 +219,13 @@ def _command(words: Sequence[str]) -> str | None:
     return _which(words[1:]) if words[:1] == ["-v"] else None
 
 
+def _nothing(words: Sequence[str]) -> str:
+    return ""
+
+
 _PRINTERS: dict[str, Callable[[Sequence[str]], str | None]] = {
+    ":": _nothing,
+    "true": _nothing,
     "echo": _echo,
     "seq": _seq,
     "printf": formatted,

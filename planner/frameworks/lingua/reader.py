@@ -77,6 +77,8 @@ def recognises(files: Mapping[str, str]) -> bool:
 def _started(call: training_calls.TrainingCall) -> training_calls.World:
     """The processes of the launcher, or of the job that lingua.stool submits by its own words."""
     if call.launch.program.text != _JOBS:
+        if training_calls.alone(call.launch):
+            return training_calls.World(1, 1, 1)
         return training_calls.world(call.launch)
     said = words_of(call)
     nodes, each = (_positive(said.get(name), usual) for name, usual in _OF_JOBS.items())

@@ -23,6 +23,7 @@ from planner.frameworks.megatron import (
     nemo1,
     nemo_rl_policy,
     numerics,
+    own_arguments,
     printed_arguments,
     slime,
     unplanned,
@@ -260,6 +261,7 @@ def _reading(
     """Reads a call of a training program."""
     launch = call.launch
     args = of_call(dialect.title, dialect.package, launch, given, dialect.options())
+    own_arguments.add_defaults(args, call.files)
     dialect.changes.translate(args)
     dialect.translate(args)
     build_llama(args)

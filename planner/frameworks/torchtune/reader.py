@@ -40,6 +40,7 @@ from planner.frameworks.torchtune.components import (
     path_of,
 )
 from planner.frameworks.torchtune.settings import ATTENTION, CHUNKED, MLP, WHOLE
+from planner.frameworks.training_calls import visible
 
 YAML = (".yaml", ".yml")
 # Of recipes that distil, or train for quantization.
@@ -180,6 +181,7 @@ def _call(files: Mapping[str, str], assumed: list[str]) -> Call:
     torchrun = Values(told, launch.program.file)
     nodes = torchrun.integer("nnodes", default=1, most=DEGREE)
     each = torchrun.integer("nproc_per_node", default=0, least=0, most=DEGREE)
+    each = each or visible(launch) or 0
     if names[place].endswith("single_device"):
         nodes = each = 1
     pairs = zip(words[place:], words[place + 1 :], strict=False)
