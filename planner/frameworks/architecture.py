@@ -104,7 +104,7 @@ def _shown(setting: Setting) -> str:
 
 def _is_off(setting: Setting) -> bool:
     """Whether a setting's value only switches something off."""
-    return setting.value in ("none", "None", "false", "False", "0", "null", "")
+    return setting.value in ("none", "None", "false", "False", "0", "0.0", "null", "")
 
 
 def _is_plain(setting: Setting, usual: str | None) -> bool:

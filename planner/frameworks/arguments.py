@@ -340,7 +340,7 @@ class Arguments:
 
 def to_set(text: str, otherwise: str = "write it out") -> str:
     """How to give the shell variables and positional parameters in a word of a script."""
-    found = re.findall(r"\$\{?(\w+)", text, re.ASCII)
+    found = re.findall(r"\$(?:\{(?:oc\.env:)?)?(\w+)", text, re.ASCII)
     for inner in re.findall(r"\$\(\((.*?)\)\)", text):  # names in arithmetic need no sign
         found += re.findall(r"\b[A-Za-z_]\w*", inner, re.ASCII)
     names = dict.fromkeys(found)

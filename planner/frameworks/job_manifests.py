@@ -15,6 +15,7 @@ from typing import Any
 
 from planner.documents.loading import parse_text
 from planner.documents.problems import RequestError
+from planner.frameworks.bash_writer import parts
 
 YAML = (".yaml", ".yml")
 MOST_BYTES = 1 << 16  # of a manifest; models and data are longer
@@ -55,7 +56,7 @@ def scripts_of_jobs(files: Mapping[str, str]) -> dict[str, str]:
 
 def _job(text: str) -> _Job | None:
     """The job of a manifest; None where it is none, or has no command."""
-    if not _MARKS.search(text):
+    if not _MARKS.search(text) or parts(text):  # one with files in it is a bundle
         return None
     for part in re.split(r"^---.*$", text, flags=re.MULTILINE):
         with suppress(RequestError):  # whoever reads it says where it breaks

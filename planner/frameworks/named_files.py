@@ -34,6 +34,8 @@ _CONFIG_OF_TUNE = re.compile(r"--config[= ]([\w/-]+)(?![\w./-])")
 _MODULE = re.compile(r"--module[= ](\w+)\b(?!\.)")
 # Options of a Megatron, whose defaults are in the checkout that has its program.
 _OF_MEGATRON = "--num-attention-heads"
+_OF_FACTORY = "finetuning_type"
+FACTORY_FILE = "data_args.py"
 _OWN_ARGUMENTS = ("megatron/training/arguments.py", "megatron/arguments.py")
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _DATA = (".yaml", ".yml", ".toml")
@@ -205,6 +207,8 @@ def _programs(files: Mapping[str, str]) -> Iterator[str]:
 
 
 def _stated(files: Mapping[str, str]) -> Iterator[str]:
+    if any(_OF_FACTORY in text for text in files.values()):
+        yield from (f"src/{one}/hparams/{FACTORY_FILE}" for one in ("llamafactory", "llmtuner"))
     python = [text for name, text in files.items() if name.endswith(PYTHON)]
     trains = any(map(_TRAINS.search, python))
     for name, text in files.items():

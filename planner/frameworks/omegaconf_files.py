@@ -13,6 +13,7 @@ from planner.frameworks.training_calls import TrainingCall
 
 YAML = (".yaml", ".yml")
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+_VARIABLE = re.compile(r"\$\{oc\.env:\s*(\w+)\s*(?:,\s*([^${}]*))?\}")
 _MOST_REFERENCES = 8  # one after the other
 
 
@@ -66,14 +67,31 @@ def merged(
     if call is not None:
         settings.update(words_of(call))
     settings.update({one.name: one for one in given_with(files).settings()})
+    environment = {
+        **(call.launch.environment if call is not None else {}), **given_with(files).variables
+    }  # fmt: skip
     notes = [*config.notes(), *(call.notes if call is not None else ())]
-    return dict(_resolved(settings)), notes
+    notes += _defaults(settings.values(), environment)
+    return dict(_resolved(settings, environment)), notes
 
 
-def _resolved(settings: Mapping[str, Setting]) -> Iterator[tuple[str, Setting]]:
-    """The settings with values in place of references to other keys, where these are there."""
+def _defaults(settings: Iterable[Setting], environment: Mapping[str, str]) -> list[str]:
+    """A sentence on the variables that have the defaults of their references."""
+    read = (_VARIABLE.fullmatch(str(one.value)) for one in settings)
+    names = [one[1] for one in read if one and one[2] is not None and one[1] not in environment]
+    listed = ", ".join(dict.fromkeys(names))
+    return [f"variables that the environment could set have their defaults: {listed}"] * bool(names)
+
+
+def _resolved(
+    settings: Mapping[str, Setting], environment: Mapping[str, str]
+) -> Iterator[tuple[str, Setting]]:
+    """The settings with values in place of references to variables and to other keys."""
     for name, one in settings.items():
         said = one
+        if variable := _VARIABLE.fullmatch(str(said.value)):
+            value = environment.get(variable[1], variable[2])
+            said = said if value is None else said.model_copy(update={"value": value})
         for _ in range(_MOST_REFERENCES):
             about = _REFERENCE.fullmatch(str(said.value))
             if about is None or about[1] not in settings:

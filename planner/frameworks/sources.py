@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from cost_models.catalog.names import UnknownName
 from planner import frameworks
 from planner.documents.problems import Problem, RequestError, join, refuse, shown
-from planner.frameworks import stated_methods, stated_values, unread_trainers, yaml_files
+from planner.frameworks import (
+    stated_methods,
+    stated_values,
+    training_calls,
+    unread_trainers,
+    yaml_files,
+)
 from planner.frameworks.base import Framework
+from planner.frameworks.bash import cut_commands
 from planner.frameworks.bash_writer import parts
 from planner.frameworks.config_files import json_value, toml_table
 from planner.frameworks.job_manifests import scripts_of_jobs
@@ -20,6 +28,12 @@ from planner.frameworks.read_results import Reading, Unreadable
 MOST_FILES = 32
 # Of all files together, in bytes.
 MOST_BYTES = 1 << 20
+
+
+_USES_UNSLOTH = re.compile(r"^\s*(if|elif) [^\n]*\buse_unsloth\b", re.MULTILINE)
+_SWITCHES_ON = re.compile(
+    r"--use_unsloth[= \t]+[\"']?([Tt]rue|1)\b|^use_unsloth:\s*true", re.MULTILINE
+)
 
 
 def files_at(paths: Sequence[str]) -> dict[str, str]:
@@ -68,18 +82,16 @@ def launch_at(paths: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         for part, one in (own or {name: text}).items():
             files[part] = one
             places.append(path)
-    found = named_files(files, places, MOST_FILES, MOST_BYTES)
-    if not _known_by({**files, **{name: one.text for name, one in found.items()}}):
-        found = named_files(files, places, MOST_FILES, MOST_BYTES, programs=True)
+    scripts = scripts_of_jobs(files)
+    found = named_files(scripts, places, MOST_FILES, MOST_BYTES)
+    if not _known_by({**scripts, **{name: one.text for name, one in found.items()}}):
+        found = named_files(scripts, places, MOST_FILES, MOST_BYTES, programs=True)
     texts = files | {name: one.text for name, one in found.items()}
     return texts, [*places, *(str(one.path) for one in found.values())]
 
 
 def checked(files: Mapping[str, str]) -> dict[str, str]:
-    """The files, checked for their size and for bytes that no script has; jobs by their scripts.
-
-    Raises RequestError.
-    """
+    """The files, checked for their size and for bytes that no script has.  Raises RequestError."""
     if not 1 <= len(files) <= MOST_FILES:
         raise refuse("/files", "length", f"1 to {MOST_FILES} files, got {len(files)}")
     if sum(len(text) for text in files.values()) > MOST_BYTES:
@@ -89,12 +101,12 @@ def checked(files: Mapping[str, str]) -> dict[str, str]:
         if zero:
             raise _no_text(name, f"line {before.count(chr(10)) + 1} has a zero byte")
     # Lines may end as on Windows: bash would fail on them, but their meaning is plain.
-    return scripts_of_jobs({name: text.replace("\r\n", "\n") for name, text in files.items()})
+    return {name: text.replace("\r\n", "\n") for name, text in files.items()}
 
 
 def launch_files(files: Mapping[str, str], given: GivenValues | None = None) -> LaunchFiles:
-    """The files with the given values.  Raises RequestError."""
-    known = LaunchFiles(checked(files), given)
+    """The files with the given values, jobs by the scripts that they run.  Raises RequestError."""
+    known = LaunchFiles(scripts_of_jobs(checked(files)), given)
     problems = [
         Problem(
             pointer=join("/set", name),
@@ -137,7 +149,7 @@ def framework_of(files: Mapping[str, str], named: str | None) -> Framework:
     if why := unread_trainers.known_trainer(files, first=True) or unread_trainers.idle(files):
         raise refuse("/files", "no_framework", why)
     readable, found = _readable(), _known_by(files)
-    found = _of_programs(found, files)
+    found = _of_programs(_that_are_on(found, files), files)
     if len(found) == 1:
         return found[0]
     names = ", ".join(one.name for one in found or readable)
@@ -145,6 +157,15 @@ def framework_of(files: Mapping[str, str], named: str | None) -> Framework:
         detail = f"a launch of {names}: name one as the framework"
         raise refuse("/files", "no_framework", detail)
     raise _none_found(readable, names, files)
+
+
+def _that_are_on(found: list[Framework], files: Mapping[str, str]) -> list[Framework]:
+    """Without Unsloth where a program uses it only if an option says so, which none does."""
+    if {one.name for one in found} != {"accelerate", "unsloth"}:
+        return found
+    optional = any(map(_USES_UNSLOTH.search, files.values()))
+    on = any(map(_SWITCHES_ON.search, files.values()))
+    return [one for one in found if one.name == ("unsloth" if on else "accelerate") or not optional]
 
 
 def _of_programs(found: list[Framework], files: Mapping[str, str]) -> list[Framework]:
@@ -170,6 +191,10 @@ def _none_found(
 ) -> RequestError:
     """The error of files that no framework knows as its own: what is known of them."""
     detail = f"no launch of a framework that can be read ({names})"
+    first, text = next(iter(files.items()))
+    if first in training_calls.scripts(files) and (cut := next(cut_commands(text), None)):
+        line = text.count("\n", 0, cut[0]) + 1
+        return refuse(join("/files", first), "unreadable", f"line {line}: {cut[1]}; {detail}")
     if trainer := unread_trainers.known_trainer(files):
         return refuse("/files", "no_framework", f"{trainer}; {detail}")
     unknown = Problem(pointer="/files", code="no_framework", detail=detail)

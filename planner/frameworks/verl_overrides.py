@@ -23,6 +23,7 @@ from planner.frameworks.read_results import Setting, Unreadable
 TITLE = "verl"
 ROOT = "actor_rollout_ref."
 ACTOR, MODEL = ROOT + "actor.", ROOT + "model."
+PROMPTS = "data.train_batch_size"
 MICRO, MINI = ACTOR + "ppo_micro_batch_size_per_gpu", ACTOR + "ppo_mini_batch_size"
 # The micro-batch size of all ranks together, which later versions no longer have.
 OF_ALL = ACTOR + "ppo_micro_batch_size"
@@ -55,7 +56,8 @@ def call(
 ) -> training_calls.TrainingCall | None:
     """The call of verl's training in the files, with the YAML that it names; None without one.
 
-    A YAML that says the model and the micro-batches is a training without its call.
+    A YAML that says the model and the micro-batches is a training without its call: beside one it
+    may hold the defaults.
     """
     own = (one for one in files if _SECTION.search(files[one]) and _DEFAULT_MODEL not in files[one])
     configs = {name: words for name in own if (words := _words(files, name))}
@@ -65,7 +67,8 @@ def call(
     )
     if found is not None:
         return replace(found, launch=configured(found.launch, files))
-    for name, words in configs.items():
+    calls_it = training_calls.is_called(files, lambda one: one.program.text.startswith("verl."))
+    for name, words in configs.items() if not calls_it else ():
         alone = ProgramCall(Argument("verl.trainer.main_ppo", name, 1), arguments=words)
         if _is_set_up(words) and trains(alone):
             return training_calls.TrainingCall(alone, name, files)
@@ -208,7 +211,9 @@ def sizes(
         raise overrides.words["trainer.val_only"].unreadable("it evaluates, and trains nothing")
     longest = sum(_longest(overrides, one) for one in ("prompt", "response"))
     notes.append(f"every sequence is as long as the longest prompt and response, {longest} tokens")
-    batch = overrides.positive_int(MINI, 256) * overrides.positive_int(ROOT + "rollout.n", 1)
+    # An update has no more prompts than a step.
+    prompts = min(overrides.positive_int(MINI, 256), overrides.positive_int(PROMPTS, 1024))
+    batch = prompts * overrides.positive_int(ROOT + "rollout.n", 1)
     replica = prod(
         overrides.positive_int(key, 1) for key in (context, *splits) if overrides.known(key)
     )

@@ -110,6 +110,9 @@ def mesh_of(beside: Values) -> dict[str, int]:
     return {"dp_shard": shards} if copies > 1 and shards > 1 else {}
 
 
+_PREPARES = ("--prepare_ds_only", "--debug_text_only", "--inference", "--merge_lora", "--shard")
+
+
 def started_with(files: Mapping[str, str], config: str) -> training_calls.World:
     """What a script starts with the configuration, by torchrun, deepspeed or python alone."""
     calls = list(_calls_with(files, config))
@@ -146,8 +149,16 @@ def _calls_with(files: Mapping[str, str], config: str) -> Iterator[ProgramCall]:
         except Unreadable:
             continue
         for call in launches:
-            if any(word.text.rsplit("/", 1)[-1] == config for word in call.arguments):
+            named = any(word.text.rsplit("/", 1)[-1] == config for word in call.arguments)
+            if named and not _prepares(call):
                 yield call
+
+
+def _prepares(call: ProgramCall) -> bool:
+    """Whether one of Axolotl's commands prepares or uses what another trains."""
+    task = call.program.text.removeprefix("axolotl.cli.")
+    other = task not in (call.program.text, "train")
+    return other or any(word.text.partition("=")[0] in _PREPARES for word in call.arguments)
 
 
 def machines(files: Mapping[str, str], assumed: list[str]) -> int | None:

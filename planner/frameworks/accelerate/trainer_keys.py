@@ -59,6 +59,7 @@ PLAIN = Trainer(
         "model_max_length", "max_seq_length", "max_length", "max_seq_len", "block_size",
         "seq_length", "seq_len", "max_len", "cutoff_len",
     ),
+    loads_half=True,
 )  # fmt: skip
 # Lengths of the two parts of a sample.
 PARTS = (

@@ -17,6 +17,7 @@ from cost_models.catalog.names import UnknownName
 from planner.frameworks import architecture, training_calls
 from planner.frameworks.accelerate import (
     own_programs,
+    program_lengths,
     python_trainer,
     sharding,
     swift,
@@ -347,6 +348,8 @@ def _require(values: Values, trainer: Trainer, given: GivenValues, call: Trainin
             values.assume(f"the sequence length is {' + '.join(parts)}: {total}")
     _say_lengths(values, trainer)
     if not values.has(*trainer.length) and trainer.usual_length is None:
+        _take_length(values, trainer, call)
+    if not values.has(*trainer.length) and trainer.usual_length is None:
         missing.append("the sequence length")
         add.append(f"--set {trainer.length[0]}=...")
     stated = values.settings.get("model_name_or_path")
@@ -355,6 +358,17 @@ def _require(values: Values, trainer: Trainer, given: GivenValues, call: Trainin
         add.insert(0, "--model NAME")
     if missing:
         _raise_missing(values, trainer, call, missing, add)
+
+
+def _take_length(values: Values, trainer: Trainer, call: TrainingCall) -> None:
+    """Takes the length that the program itself has, where it has one."""
+    found = program_lengths.of_program(call.launch, call.files)
+    if found is not None:
+        length, whence = found
+        word, name = call.launch.program, trainer.length[0]
+        values.assume(f"{name} {length}: {whence}")
+        said = Setting(name=f"--{name}", value=str(length), file=word.file, line=word.line)
+        values.settings = {**values.settings, name: said}
 
 
 def _say_lengths(values: Values, trainer: Trainer) -> None:

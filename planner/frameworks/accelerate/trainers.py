@@ -16,7 +16,7 @@ from cost_models.package_files import table
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import architecture, training_calls, yaml_files
-from planner.frameworks.accelerate import llama_factory_v1, trl_releases, tuning
+from planner.frameworks.accelerate import llama_factory_v1, program_lengths, trl_releases, tuning
 from planner.frameworks.accelerate.launch_config import (
     config_beside,
     machines,
@@ -220,9 +220,11 @@ def plan_of(
     if not values.has(trainer.micro):
         values.assume(f"{trainer.micro}: not set, {trainer.usual_micro} as in {trainer.title}")
     micro = values.integer(trainer.micro, default=trainer.usual_micro)
-    length = values.integer(*trainer.length, default=trainer.usual_length)
+    own = program_lengths.of_checkout(files) if trainer.length[0] == "cutoff_len" else None
+    length = values.integer(*trainer.length, default=own or trainer.usual_length)
     if not values.has(*trainer.length):
-        values.assume(f"{trainer.length[0]}: not set, {length} as in {trainer.title}")
+        whose = trainer.title if own is None else "the checkout"
+        values.assume(f"{trainer.length[0]}: not set, {length} as in {whose}")
     steps = values.integer("gradient_accumulation_steps", default=1)
     if trainer is NEWER:
         steps = llama_factory_v1.accumulation(values, micro, dp)

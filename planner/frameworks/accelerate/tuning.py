@@ -145,6 +145,11 @@ def adapters_of(
     )
     if parts := [key for key in WHOLE_PARTS if values.has(key)]:
         values.assume(f"{parts[0]}: modules that are trained whole beside adapters are not costed")
+    if values.boolean("resize_vocab"):
+        values.assume(
+            "resize_vocab: embedding and output layer are trained whole beside adapters, which is "
+            "not costed"
+        )
     if values.has(*SOME_LAYERS):
         values.assume(f"{SOME_LAYERS[0]}: adapters in some layers are costed in every layer")
     if values.boolean(*DORA):

@@ -28,6 +28,10 @@ MAX_TEXT = 1 << 18
 # Files that no script runs or reads as bash.
 _NO_SCRIPTS = (".py", ".ipynb", ".json", ".jsonl")
 MAX_COMMANDS = 20_000
+# A line that looks continued, and the option that follows: bash takes it as another command.
+_BROKEN = re.compile(
+    r"^[^#\n]*(\\)[ \t]+(?:#[^\n]*)?\n[ \t]*([-\w.+]+=[^\s\\]*|--?\w[^\s\\]*)", re.MULTILINE
+)
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 # Words of env before the command.
 _SETS = re.compile(r"-|[A-Za-z_]\w*=", re.ASCII)
@@ -48,6 +52,13 @@ def evaluate(files: Mapping[str, str], main: str) -> Outcome:
     if isinstance(found, Unreadable):
         raise Unreadable(found.text, found.file, found.line)
     return found
+
+
+def cut_commands(text: str) -> Iterator[tuple[int, str]]:
+    """Where a script's line only looks continued, and what that leaves out."""
+    for found in _BROKEN.finditer(text):
+        said = "the backslash is not the last of its line: the command ends there, without"
+        yield found.start(1), f"{said} {found[2][:60]}"
 
 
 @lru_cache(maxsize=8)
@@ -88,6 +99,8 @@ class Shell(Loops):
         self.current, self.positional, self.called = source.file, tuple(arguments), called
         self.main = begun if sourced else source.file
         self.charge(len(source.text))
+        for place, text in cut_commands(source.text):
+            self.note(text, source.line(place))
         try:
             self.batch(source)
             self.statements(parse(source))

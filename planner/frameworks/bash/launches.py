@@ -84,6 +84,8 @@ class ProgramCall:
                 return "torchrun"
             if text.startswith("deepspeed.launcher"):
                 return "deepspeed"
+            if text == "accelerate.commands.launch":
+                return "accelerate"
         names = [name for text in texts if (name := launcher_of(text))]
         return next((name for name in names if name != "python"), names[0] if names else "")
 

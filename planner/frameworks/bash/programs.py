@@ -83,6 +83,8 @@ class Programs(Substitutions, ABC):
     def file_at(self, path: str) -> str | None:
         """The file of that path, or the only one with its last part; None if it isn't at hand."""
         known = {**self.files, **self.outcome.files}
+        if path != self.current:  # another one of the same name, in another folder
+            known.pop(self.current, None)
         base = path.rsplit("/", 1)[-1]
         alike = [one for one in known if one.rsplit("/", 1)[-1] == base]
         found = next((one for one in (path, base) if one in known), None)

@@ -46,6 +46,8 @@ _MODEL = "model."
 _SHARDED, _COPIES, _TP = "distributed.dp_shard", "distributed.dp_replicate", "distributed.tp_size"
 # Tokenizers with as many tokens whatever their file: lingua/tokenizer.py.
 _BYTES = 258
+# OpenAI's files, of which tiktoken's own table says the tokens, and the 256 special ones of Lingua.
+_PUBLIC = {"cl100k_base": 100_256 + 256, "o200k_base": 199_998 + 256}
 _TIKTOKEN = 128_256  # the file of Llama 3, for which this class was written
 ANY_VOCABULARY = 32_000
 _HALF = {"bf16": "bf16", "fp16": "fp16", "fp32": "bf16"}
@@ -201,7 +203,8 @@ def _vocabulary(values: Values, hidden: int) -> int:
         return values.integer(_MODEL + "vocab_size")
     if kind == "bytes":
         return _BYTES
-    if found := tokenizers.tokenizer_tokens(path):
+    of_openai = next((size for name, size in _PUBLIC.items() if name in path), None)
+    if found := of_openai or tokenizers.tokenizer_tokens(path):
         values.assume(f"the tokenizer of {path} has {found} tokens")
         return found
     tokens = _TIKTOKEN if kind == "tiktoken" else ANY_VOCABULARY

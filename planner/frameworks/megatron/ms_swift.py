@@ -172,10 +172,16 @@ def _values_by_option(launch: ProgramCall, given: GivenValues) -> Iterator[tuple
         yield key.removeprefix("--").replace("-", "_"), Argument(value, SET, 0)
 
 
+_CONVERTED = re.compile(r"[-_.](mcore|megatron|torch[-_]dist|converted)$", re.IGNORECASE)
+
+
 def _model(said: dict[str, Argument], launch: ProgramCall, notes: list[str]) -> ModelSpec:
     """The preset by its name, with --mtp_num_layers prediction layers, 0 by default."""
-    place = said.get("model", launch.program)
-    name = said["model"].text.rstrip("/").rsplit("/", 1)[-1] if "model" in said else ""
+    place = said.get("model", said.get("load", launch.program))
+    name = place.text.rstrip("/").rsplit("/", 1)[-1] if place is not launch.program else ""
+    if "model" not in said and name:  # a checkpoint that was converted from it
+        name = _CONVERTED.sub("", name)
+        notes.append(f"no --model: {name} by the name of its checkpoint")
     model = preset(name, "--model is missing", (place.file, place.line), notes)
     asked = said.pop("mtp_num_layers", None)
     count = int(asked.text) if asked is not None and asked.text.isdigit() else 0

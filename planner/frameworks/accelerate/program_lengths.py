@@ -1,0 +1,41 @@
+"""The sequence length of a program that no option of its trainer states.
+
+It stands in a constant of the program, in TRL's own script, or in the checkout of the trainer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from planner.frameworks.bash import ProgramCall
+
+# LLaMA-Factory's file of the options that describe data, below src/llamafactory or src/llmtuner.
+FACTORY_FILE = "data_args.py"
+_CUTOFF = re.compile(r"^\s*cutoff_len:\s*int\s*=\s*field\(\s*default\s*=\s*(\d+)", re.MULTILINE)
+_TRL_SCRIPT = re.compile(r"(^|/)trl/(examples/)?scripts/(sft|dpo|reward_modeling)\.py$")
+_TRL_USUAL = 1024
+_CONSTANT = re.compile(
+    r"^[ \t]*((?:MAX|max)_(?:(?:SEQ|seq)_)?(?:LEN|len|LENGTH|length)|CUTOFF_LEN|cutoff_len)\s*"
+    r"(?::\s*int\s*)?=\s*(\d{2,6})\b",
+    re.MULTILINE,
+)
+
+
+def of_checkout(files: Mapping[str, str]) -> int | None:
+    """The default of cutoff_len in the checkout of LLaMA-Factory that a launch lies in."""
+    found = _CUTOFF.search(files.get(FACTORY_FILE, ""))
+    return int(found[1]) if found is not None else None
+
+
+def of_program(call: ProgramCall, files: Mapping[str, str]) -> tuple[int, str] | None:
+    """The length of a program, and where it is from; None where neither says one."""
+    path = call.program.text
+    if _TRL_SCRIPT.search(path):
+        return _TRL_USUAL, "not set, as in TRL"
+    name = path.rsplit("/", 1)[-1]
+    stated = {(one[1], int(one[2])) for one in _CONSTANT.finditer(files.get(name, ""))}
+    if len(stated) != 1:
+        return None
+    ((constant, length),) = stated
+    return length, f"{constant} of {name}, its only length"
