@@ -109,10 +109,13 @@ def named_files(
         seen |= set(fresh)
         if not fresh:
             break
-    pins = pins_near(roots) if PINS not in known else None
-    if pins is not None and len(known) < most_files:
-        found[PINS] = NamedFile(*pins)
-    return found
+    return {**found, **_pins(roots)} if PINS not in known and len(known) < most_files else found
+
+
+def _pins(roots: Sequence[Path]) -> dict[str, NamedFile]:
+    """The releases that a file of these folders pins, as a file of their own."""
+    pins = pins_near(roots)
+    return {PINS: NamedFile(*pins)} if pins is not None else {}
 
 
 def _roots(folder: Path) -> list[Path]:

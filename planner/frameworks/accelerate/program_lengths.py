@@ -8,7 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from planner.frameworks.accelerate.trainer_keys import Trainer
 from planner.frameworks.bash import ProgramCall
+from planner.frameworks.given_values import Values
+from planner.frameworks.read_results import Setting
+from planner.frameworks.training_calls import TrainingCall
 
 # LLaMA-Factory's file of the options that describe data, below src/llamafactory or src/llmtuner.
 FACTORY_FILE = "data_args.py"
@@ -28,7 +32,19 @@ def of_checkout(files: Mapping[str, str]) -> int | None:
     return int(found[1]) if found is not None else None
 
 
-def of_program(call: ProgramCall, files: Mapping[str, str]) -> tuple[int, str] | None:
+def take(values: Values, trainer: Trainer, call: TrainingCall) -> None:
+    """Sets the trainer's option to the length that its program has, where nothing else says it."""
+    if values.has(*trainer.length) or trainer.usual_length is not None:
+        return
+    if (found := _of_program(call.launch, call.files)) is not None:
+        (length, whence), name = found, trainer.length[0]
+        word = call.launch.program
+        values.assume(f"{name} {length}: {whence}")
+        said = Setting(name=f"--{name}", value=str(length), file=word.file, line=word.line)
+        values.settings = {**values.settings, name: said}
+
+
+def _of_program(call: ProgramCall, files: Mapping[str, str]) -> tuple[int, str] | None:
     """The length of a program, and where it is from; None where neither says one."""
     path = call.program.text
     if _TRL_SCRIPT.search(path):

@@ -347,8 +347,7 @@ def _require(values: Values, trainer: Trainer, given: GivenValues, call: Trainin
             values.settings = {**values.settings, trainer.length[0]: said}
             values.assume(f"the sequence length is {' + '.join(parts)}: {total}")
     _say_lengths(values, trainer)
-    if not values.has(*trainer.length) and trainer.usual_length is None:
-        _take_length(values, trainer, call)
+    program_lengths.take(values, trainer, call)
     if not values.has(*trainer.length) and trainer.usual_length is None:
         missing.append("the sequence length")
         add.append(f"--set {trainer.length[0]}=...")
@@ -358,17 +357,6 @@ def _require(values: Values, trainer: Trainer, given: GivenValues, call: Trainin
         add.insert(0, "--model NAME")
     if missing:
         _raise_missing(values, trainer, call, missing, add)
-
-
-def _take_length(values: Values, trainer: Trainer, call: TrainingCall) -> None:
-    """Takes the length that the program itself has, where it has one."""
-    found = program_lengths.of_program(call.launch, call.files)
-    if found is not None:
-        length, whence = found
-        word, name = call.launch.program, trainer.length[0]
-        values.assume(f"{name} {length}: {whence}")
-        said = Setting(name=f"--{name}", value=str(length), file=word.file, line=word.line)
-        values.settings = {**values.settings, name: said}
 
 
 def _say_lengths(values: Values, trainer: Trainer) -> None:

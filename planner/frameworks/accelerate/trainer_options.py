@@ -215,8 +215,7 @@ class Options:
                 yield "stage", calls.OF_TRL[name], line
                 break
         own = trl_releases.defaults(self.script.files, said)
-        if own.why and not own.chunks_loss and self.kind in calls.OF_TRL:
-            self.notes.append(f"{own.why}: the defaults are its own")
+        self.notes += own.notes if self.kind in calls.OF_TRL else []
         if self.kind == "SFTConfig" and "use_liger_kernel" not in said and own.chunks_loss:
             yield "chunked_cross_entropy", True, line
         if "gradient_checkpointing" in said:
@@ -261,8 +260,7 @@ class Options:
         return None
 
     def _length_of_grpo(self) -> tuple[Value, int] | None:
-        said = self.arguments.kwargs
-        parts = {key: said.get(key, usual) for key, usual in GRPO_PARTS.items()}
+        parts = {key: self.arguments.kwargs.get(key, usual) for key, usual in GRPO_PARTS.items()}
         if not all(isinstance(one, int) for one in parts.values()):
             return None
         self.notes.append(

@@ -138,8 +138,7 @@ def _of_release(trainer: Trainer, files: Mapping[str, str], values: Values) -> T
     if trainer.title != "TRL":
         return trainer
     own = trl_releases.defaults(files, values.settings)
-    if own.why and not own.chunks_loss:
-        values.assume(f"{own.why}: the defaults are its own")
+    values.assumed += own.notes
     chunks = trainer.chunks_loss and own.chunks_loss
     return replace(trainer, checkpoints=own.checkpoints, chunks_loss=chunks)
 
@@ -205,6 +204,16 @@ def model_of(
         ) from None
 
 
+def _length(values: Values, trainer: Trainer, files: Mapping[str, str]) -> int:
+    """The sequence length, or the usual one of the trainer's release or checkout."""
+    own = program_lengths.of_checkout(files) if trainer.length[0] == "cutoff_len" else None
+    length = values.integer(*trainer.length, default=own or trainer.usual_length)
+    if not values.has(*trainer.length):
+        whose = trainer.title if own is None else "the checkout"
+        values.assume(f"{trainer.length[0]}: not set, {length} as in {whose}")
+    return length
+
+
 def plan_of(
     values: LaunchValues,
     trainer: Trainer,
@@ -220,11 +229,7 @@ def plan_of(
     if not values.has(trainer.micro):
         values.assume(f"{trainer.micro}: not set, {trainer.usual_micro} as in {trainer.title}")
     micro = values.integer(trainer.micro, default=trainer.usual_micro)
-    own = program_lengths.of_checkout(files) if trainer.length[0] == "cutoff_len" else None
-    length = values.integer(*trainer.length, default=own or trainer.usual_length)
-    if not values.has(*trainer.length):
-        whose = trainer.title if own is None else "the checkout"
-        values.assume(f"{trainer.length[0]}: not set, {length} as in {whose}")
+    length = _length(values, trainer, files)
     steps = values.integer("gradient_accumulation_steps", default=1)
     if trainer is NEWER:
         steps = llama_factory_v1.accumulation(values, micro, dp)

@@ -25,6 +25,13 @@ class Defaults:
     chunks_loss: bool = True
     why: str = ""
 
+    @property
+    def notes(self) -> list[str]:
+        """What is said of a release whose defaults are not the newest."""
+        return (
+            [f"{self.why}: the defaults are its own"] if self.why and not self.chunks_loss else []
+        )
+
 
 def defaults(files: Mapping[str, str], keys: Container[str]) -> Defaults:
     """The defaults of the release that a launch has; keys: those of its configuration."""

@@ -143,17 +143,7 @@ def adapters_of(
         "bnb_4bit_quant_storage",
         "load_in_4bit",
     )
-    if parts := [key for key in WHOLE_PARTS if values.has(key)]:
-        values.assume(f"{parts[0]}: modules that are trained whole beside adapters are not costed")
-    if values.boolean("resize_vocab"):
-        values.assume(
-            "resize_vocab: embedding and output layer are trained whole beside adapters, which is "
-            "not costed"
-        )
-    if values.has(*SOME_LAYERS):
-        values.assume(f"{SOME_LAYERS[0]}: adapters in some layers are costed in every layer")
-    if values.boolean(*DORA):
-        values.assume("DoRA is costed as LoRA")
+    _say_uncosted(values)
     frozen = _packed(values) if kind == "qlora" else _frozen(values)
     if frozen.startswith("nf4") and model.moe is not None:
         _say_packed_experts(values)
@@ -246,3 +236,18 @@ def _frozen(values: Values) -> str:
     if values.boolean("load_in_8bit") or bits == "8":
         values.assume("frozen weights of 8 bits are costed as 16: plans have 16 or 4")
     return "nf4" if values.boolean("load_in_4bit") or bits == "4" else "as trained"
+
+
+def _say_uncosted(values: Values) -> None:
+    """Says what is trained beside adapters, or otherwise than costed."""
+    if parts := [key for key in WHOLE_PARTS if values.has(key)]:
+        values.assume(f"{parts[0]}: modules that are trained whole beside adapters are not costed")
+    if values.boolean("resize_vocab"):
+        values.assume(
+            "resize_vocab: embedding and output layer are trained whole beside adapters, which is "
+            "not costed"
+        )
+    if values.has(*SOME_LAYERS):
+        values.assume(f"{SOME_LAYERS[0]}: adapters in some layers are costed in every layer")
+    if values.boolean(*DORA):
+        values.assume("DoRA is costed as LoRA")

@@ -153,8 +153,7 @@ def _read_own(
     own = own_recipe.of_files(files, file)
     args = own_recipe.arguments(own, TITLE)
     found = _started(files, file)
-    for note in found.notes:
-        args.assume(note)
+    args.assumed += [note for note in found.notes if note not in args.assumed]
     model = given.model
     if own.model and model is None:
         try:
