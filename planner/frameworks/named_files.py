@@ -98,18 +98,25 @@ def named_files(
         existing = dict.fromkeys(_existing(_names(known, programs), near))
         fresh = [path for path in existing if path not in seen]
         for path in fresh:
-            # Readers look a file up by the last part of its path; Hydra's groups repeat it.
-            name = path.name if path.name not in known else f"{path.parent.name}/{path.name}"
-            text = _text(path, most_bytes - sum(map(len, known.values())))
-            if text is not None and not (programs or _is_wanted(name, text)):
-                continue
-            if text is not None and name not in known and len(known) < most_files:
+            name, text = _read(path, known, most_bytes, programs)
+            if text is not None and len(known) < most_files:
                 known[name] = text
                 found[name] = NamedFile(path, text)
         seen |= set(fresh)
         if not fresh:
             break
     return {**found, **_pins(roots)} if PINS not in known and len(known) < most_files else found
+
+
+def _read(
+    path: Path, known: Mapping[str, str], most_bytes: int, programs: bool
+) -> tuple[str, str | None]:
+    """The name by which readers look a file up, and its text; None where it is not to be read."""
+    # That is the last part of its path; Hydra's groups repeat it.
+    name = path.name if path.name not in known else f"{path.parent.name}/{path.name}"
+    text = _text(path, most_bytes - sum(map(len, known.values())))
+    wanted = text is not None and name not in known and (programs or _is_wanted(name, text))
+    return name, text if wanted else None
 
 
 def _pins(roots: Sequence[Path]) -> dict[str, NamedFile]:

@@ -40,6 +40,8 @@ def row_of(prediction: Prediction, commit: str) -> dict[str, str]:
     )  # fmt: skip
     for name, value in zip(NUMBERS, values, strict=True):
         row[name] = "" if value is None else f"{value:.6g}"
+    for name in ("lowest_s", "highest_s"):
+        row[name] = "" if row[name] == row[NUMBERS[0]] else row[name]
     features = features_of(prediction)
     if case is not None and features is not None:
         family, accelerator, runtime, *_ = features.groups

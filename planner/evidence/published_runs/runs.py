@@ -103,7 +103,10 @@ class Run:
 
     @property
     def iteration_time_s(self) -> float | None:
-        """The published time: as derived from what the source states, else as printed."""
+        """The published time: as derived from what the source states, else as printed.
+
+        The shipped table has a derived rate only where it has no time.
+        """
         for column in ("derived_iteration_time_s", "iteration_time_s"):
             if (value := self.decimal(column)) is not None:
                 return value

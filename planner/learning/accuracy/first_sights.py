@@ -1,7 +1,8 @@
 """What each release said of runs before anyone could tune to them: the record, and its scores.
 
 `catalog/first_sight.csv` has a row for each published run, written when its source was added and
-never changed (`python -m tools.accuracy.record_first_sight`).
+never changed (`python -m tools.accuracy.record_first_sight`).  lowest_s and highest_s, over what a
+source leaves open, are empty where they are the prediction.
 """
 
 from __future__ import annotations
