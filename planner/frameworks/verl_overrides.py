@@ -211,8 +211,9 @@ def sizes(
         raise overrides.words["trainer.val_only"].unreadable("it evaluates, and trains nothing")
     longest = sum(_longest(overrides, one) for one in ("prompt", "response"))
     notes.append(f"every sequence is as long as the longest prompt and response, {longest} tokens")
-    # An update has no more prompts than a step.
-    prompts = min(overrides.positive_int(MINI, 256), overrides.positive_int(PROMPTS, 1024))
+    prompts = overrides.positive_int(MINI, 256)
+    if overrides.text(PROMPTS) != "0":  # 0: they stream; else an update has no more than a step
+        prompts = min(prompts, overrides.positive_int(PROMPTS, 1024))
     batch = prompts * overrides.positive_int(ROOT + "rollout.n", 1)
     replica = prod(
         overrides.positive_int(key, 1) for key in (context, *splits) if overrides.known(key)

@@ -27,7 +27,7 @@ def test_a_config_is_typed_planned_and_taken_back(page: Page) -> None:
     page.goto("/")
     # It opens answering a preset.
     expect(page.locator(".figures")).to_be_visible()
-    form(page).get_by_role("button", name="Paste config.json").click()
+    form(page).get_by_role("button", name="Name or config.json").click()
     box = form(page).get_by_role("textbox", name="config.json of a model")
     box.fill(json.dumps(OWN))
     form(page).get_by_role("button", name="Read it").click()
@@ -71,7 +71,7 @@ def test_a_bad_config_is_explained_and_nothing_is_lost(page: Page) -> None:
     page.goto(link())
     settled(page)
     before = page.locator(".figures").inner_text()
-    form(page).get_by_role("button", name="Paste config.json").click()
+    form(page).get_by_role("button", name="Name or config.json").click()
     box = form(page).get_by_role("textbox", name="config.json of a model")
     for text, said in (
         (json.dumps(OWN)[:-20], "This is not JSON"),
@@ -85,6 +85,27 @@ def test_a_bad_config_is_explained_and_nothing_is_lost(page: Page) -> None:
         expect(box).to_have_value(text)
     expect(form(page).get_by_label("Model", exact=True)).to_have_value("gpt2")
     assert page.locator(".figures").inner_text() == before
+
+
+def test_a_model_is_named_as_on_the_hub(page: Page, shot: Callable[..., None]) -> None:
+    page.goto(link())
+    settled(page)
+    form(page).get_by_role("button", name="Name or config.json").click()
+    box = form(page).get_by_role("textbox", name="config.json of a model")
+    box.fill("unsloth/Llama-3.2-1B-Instruct")
+    form(page).get_by_role("button", name="Read it").click()
+    settled(page)
+    chosen = form(page).get_by_label("Model", exact=True)
+    expect(chosen).to_have_value("unsloth/Llama-3.2-1B-Instruct")
+    expect(page.locator(".request-summary")).to_contain_text("llama-3.2-1b")
+    shot(page, "named")
+    form(page).get_by_role("button", name="Name or config.json").click()
+    box.fill("lama-3.2-1b")
+    form(page).get_by_role("button", name="Read it").click()
+    expect(form(page)).to_contain_text("no model 'lama-3.2-1b'")
+    form(page).get_by_role("button", name="llama-3.2-1b").click()
+    settled(page)
+    expect(chosen).to_have_value("llama-3.2-1b")
 
 
 def test_what_is_wrong_is_said_at_its_field(page: Page) -> None:

@@ -20,6 +20,7 @@ const TITLES = { gpt: "GPT", "gpt-oss": "GPT-OSS", llama: "Llama", qwen: "Qwen",
 const title = (name) => TITLES[name] ?? capitalized(name);
 const OWN = "\0own";
 const LARGEST = 1_000_000; // most characters of a config.json
+const NAME = /^[\w.-]+(\/[\w.-]+)*$/; // of a model of the hub, or of one's own copy of it
 const STRING_OR_NOT_FINITE = /"(?:[^"\\]|\\.)*"|-?\bInfinity\b|\bNaN\b/g;
 
 /** The value of a config.json; Infinity and NaN, which Python may have written, become strings. */
@@ -43,6 +44,10 @@ export function Model() {
   const read = async (source, name) => {
     const failed = (found) => { setText(source); setTrouble(found); };
     if (source.length > LARGEST) return failed([{ detail: "This is too long for a config.json." }]);
+    if (source.length < 200 && NAME.test(source.trim())) {
+      choose(source.trim());
+      return setText(null);
+    }
     let config;
     try {
       config = parsed(source);
@@ -99,13 +104,13 @@ export function Model() {
           <${Options} options=${options} />
         </select>
         <div class="drop-tools">
-          <button type="button" onClick=${() => setText(text === null ? "" : null)} aria-expanded=${String(text !== null)}>Paste config.json</button>
+          <button type="button" onClick=${() => setText(text === null ? "" : null)} aria-expanded=${String(text !== null)}>Name or config.json</button>
           <label class="button"><${Icon} name="upload" /><span>Upload or drop</span>
             <input type="file" accept=".json,application/json" class="for-readers" onChange=${({ target }) => { file(target.files); target.value = ""; }} /></label>
         </div>
         ${text !== null && html`
           <div class="paste">
-            <textarea aria-label="config.json of a model" rows="7" spellcheck=${false} placeholder='{"model_type": "llama", "hidden_size": 4096, …}'
+            <textarea aria-label="Name or config.json of a model" rows="7" spellcheck=${false} placeholder='meta-llama/Llama-3.2-1B-Instruct, or {"model_type": "llama", "hidden_size": 4096, …}'
               value=${text} onInput=${({ target }) => { setText(target.value); setTrouble([]); }}
               onPaste=${({ target }) => setTimeout(() => read(target.value))} ref=${(box) => box && !text && box.focus()}></textarea>
             ${trouble.length > 0 && html`<div class="problem" role="alert">${trouble.map(({ pointer, detail, did_you_mean }) => html`
