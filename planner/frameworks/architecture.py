@@ -28,6 +28,7 @@ _PLANS, _UNPLANNED = (
 OWN: dict[str, str | None] = _TABLE["own"]
 
 
+_ENABLES = re.compile(r"(?<=\.)((?:is_)?enabled?|active)$")
 _IDLE = ("none", "false", "0", "null", "", "no", "1", "0.0", "auto")
 
 
@@ -45,7 +46,13 @@ def refuse(unknown: Iterable[Setting], unread: Iterable[Setting] = (), named: bo
 
     named: the model is given by its name, so that only the choice of trained weights is open.
     """
-    found = [one for one in unknown if builds(one.name) and not _is_off(one)]
+    unknown = tuple(unknown)
+    idle = _sections_off(unknown)
+    found = [
+        one
+        for one in unknown
+        if builds(one.name) and not _is_off(one) and not one.name.startswith(idle)
+    ]
     if named:
         found, unread = [one for one in found if _TUNES & _words(one.name)], ()
     found += [one for one in unread if one.name in OWN and not _is_plain(one, OWN[one.name])]
@@ -100,6 +107,15 @@ def unplanned(unread: Iterable[Setting]) -> list[str]:
 def _shown(setting: Setting) -> str:
     value = setting.value if isinstance(setting.value, str) else " ".join(setting.value or ())
     return f"{setting.name} {value[:60]}".rstrip()
+
+
+def _sections_off(settings: Iterable[Setting]) -> tuple[str, ...]:
+    """The sections that a switch of theirs turns off, with the dot behind their names."""
+    return tuple(
+        one.name[: found.start(1)]
+        for one in settings
+        if (found := _ENABLES.search(one.name)) is not None and _is_off(one)
+    )
 
 
 def _is_off(setting: Setting) -> bool:

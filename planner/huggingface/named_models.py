@@ -34,6 +34,8 @@ _CHECKPOINT = re.compile(
 _CACHED = re.compile(r"models--([\w.-]+?)--([\w.-]+)/snapshots/[^/]+$")
 # Weights that are stored in integers: no plan has them frozen so.
 _QUANTISED = re.compile(r"[-_](awq|gptq|int[48]|w[48]a(8|16))([-_]|$)", re.IGNORECASE)
+# A version whose point is a dash: vicuna-v1-3-7b.
+_VERSION = re.compile(r"(?<=[-_])(v\d)[-_](\d)(?=[-_]|$)")
 # A number of parameters as a word of a name, such as 7b, 8x7b or 350m.
 _SIZE = re.compile(r"(\d+x)?\d+(\.\d+)?[bm]")
 # Words of models whose shapes are no longer those of the model that they came from.
@@ -161,16 +163,19 @@ def _sizes(words: list[str]) -> list[str]:
 
 
 def _words(name: str) -> list[str]:
-    return re.split(r"[-_ ]+", name.rsplit("/", 1)[-1].lower())
+    last = _VERSION.sub(r"\1.\2", name.rsplit("/", 1)[-1].lower())
+    return re.split(r"[-_ ]+", last)
 
 
 def _in_order(known: list[str], words: list[str]) -> bool:
-    """Whether the words stand in that order, all but the size next to each other."""
-    *family, size = known if _SIZE.fullmatch(known[-1]) else (*known, "")
-    for i in range(len(words) - len(family) + 1):
-        after = words[i + len(family) :]
-        if words[i : i + len(family)] == family and not _OTHER_FAMILY.intersection(after[:1]):
-            return not size or size in after
+    """Whether the words stand in that order, next to each other but for the size, which follows."""
+    family = [word for word in known if not _SIZE.fullmatch(word)]
+    sizes = {word for word in known if _SIZE.fullmatch(word)}
+    for i, word in enumerate(words):
+        after = [one for one in words[i:] if one not in sizes]
+        others = _OTHER_FAMILY.intersection(after[len(family) : len(family) + 1])
+        if word == family[0] and after[: len(family)] == family and not others:
+            return sizes <= {*words[i:]}
     return False
 
 

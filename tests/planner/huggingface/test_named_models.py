@@ -63,6 +63,13 @@ def test_a_size_alone_is_of_the_family_of_the_folder_above() -> None:
     assert find("weights/llama/13b", []) == find("llama-13b")
 
 
+def test_a_size_may_stand_behind_the_version() -> None:
+    notes = list[str]()
+    assert find("checkpoints/vicuna-v1-3-7b", notes) == find("vicuna-7b-v1.3")
+    assert find("my_llama-3.1-instruct-70b-v2", notes) == find("llama-3.1-70b")
+    assert len(notes) == 2
+
+
 def test_a_pasted_file_is_no_name() -> None:
     with pytest.raises(UnknownName):
         find("llama-3.1-8b " * 10_000, [])
