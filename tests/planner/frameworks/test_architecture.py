@@ -19,9 +19,9 @@ def test_what_is_off_changes_nothing(value: str) -> None:
 
 @pytest.mark.parametrize("switch", ["is_enabled", "enabled", "enable", "active"])
 def test_a_section_that_is_off_changes_nothing(switch: str) -> None:
-    keys = [setting(f"model.memory.{switch}", "false"), setting("model.memory.layers", "[1, 2]")]
+    keys = [setting(f"model.product.{switch}", "false"), setting("model.product.layers", "[1, 2]")]
     refuse(keys)
-    with pytest.raises(Unreadable, match=r"model\.memory\.layers \[1, 2\]: not understood"):
-        refuse([setting(f"model.memory.{switch}", "true"), keys[1]])
-    with pytest.raises(Unreadable, match=r"model\.memory2\.layers"):  # another section
-        refuse([keys[0], setting("model.memory2.layers", "4")])
+    with pytest.raises(Unreadable, match=r"model\.product\.layers \[1, 2\]: not understood"):
+        refuse([setting(f"model.product.{switch}", "true"), keys[1]])
+    with pytest.raises(Unreadable, match=r"model\.others\.layers"):  # another section
+        refuse([keys[0], setting("model.others.layers", "4")])
