@@ -254,7 +254,7 @@ class World:
     accelerators: int | None
 
 
-_MPI = re.compile(r"(.*/)?(mpirun|mpiexec(\.hydra)?|aprun|orterun)")
+_MPI = re.compile(r"(.*/)?(mpirun|mpiexec(\.hydra)?|aprun|orterun|jsrun)")
 
 
 def world(launch: ProgramCall) -> World:
@@ -358,7 +358,9 @@ def _of_mpi(words: Sequence[Argument]) -> World | None:
     if place is None:
         return None
     settings = options(words[place:])
-    total = next(filter(None, (_count(settings, name) for name in ("-np", "-n", "--np"))), None)
+    total = next(
+        filter(None, (_count(settings, name) for name in ("-np", "-n", "--np", "--nrs"))), None
+    )
     per_node = (
         _count(settings, name) for name in ("-ppn", "--ppn", "-N", "-npernode", "--npernode")
     )

@@ -65,7 +65,7 @@ def _by_name(
     stage = stage_in_name(name)
     if stage is not None:
         found = {"distributed_type": "DEEPSPEED", "zero_stage": stage}
-        if "offload" in name:
+        if names_offload(name):
             found["offload_optimizer_device"] = "cpu"
     elif re.search(r"fsdp", name, re.IGNORECASE):
         found = {"distributed_type": "FSDP", "fsdp_sharding_strategy": "FULL_SHARD"}
@@ -86,6 +86,11 @@ def stage_in_name(name: str) -> str | None:
     """The stage of ZeRO that the name of a configuration says, such as ds_z3 or zero-stage-2."""
     stage = re.search(r"(?:z(?:ero)?[_-]?(?:stage)?|stage)[_-]?([0-3])", name, re.IGNORECASE)
     return stage and stage[1]
+
+
+def names_offload(name: str) -> bool:
+    """Whether the name of a configuration says that it offloads: not stage3_no_offloading."""
+    return bool(re.search(r"(?<!no)(?<!no[_-])(?<!without[_-])offload", name.lower()))
 
 
 def kind_of(values: Values) -> str:

@@ -31,7 +31,7 @@ _UNFUSED = code("attention_kernel", "unfused")
 KERNELS_OF_FAMILY = {"bloom": ("unfused",), "mpt": ("unfused",), "gemma2": ("unfused", "flash2")}
 
 
-def _kernels(model: ModelSpec) -> tuple[str, ...]:
+def kernels(model: ModelSpec) -> tuple[str, ...]:
     """Attention kernels of the family that builds the model."""
     family = (config_of(model) or {}).get("model_type", "")
     return KERNELS_OF_FAMILY.get(family, tuple(ATTENTION))
@@ -219,9 +219,9 @@ RULES: tuple[Rule, ...] = (
         "torch attention, and flash-attention 2 no sinks",
     ),
     unsupported(
-        lambda c, p: is_one_of(p.attention_kernel, "attention_kernel", *_kernels(c.model)) > 0,
+        lambda c, p: is_one_of(p.attention_kernel, "attention_kernel", *kernels(c.model)) > 0,
         lambda c, p: (
-            f"attention of this family of transformers is {' or '.join(_kernels(c.model))}, "
+            f"attention of this family of transformers is {' or '.join(kernels(c.model))}, "
             f"got {p.attention_kernel}"
         ),
     ),

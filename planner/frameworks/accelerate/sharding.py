@@ -9,7 +9,7 @@ from typing import Any
 
 from planner.frameworks.accelerate import tuning
 from planner.frameworks.accelerate.engines import Engine, engine, fsdp_keys, of_document
-from planner.frameworks.accelerate.launch_config import kind_of, stage_in_name
+from planner.frameworks.accelerate.launch_config import kind_of, names_offload, stage_in_name
 from planner.frameworks.bash import ProgramCall
 from planner.frameworks.config_files import json_value
 from planner.frameworks.given_values import LaunchValues, Values
@@ -88,7 +88,7 @@ def _by_deepspeed(name: str, files: Mapping[str, str], half: str, assumed: list[
     if stage is None:
         raise Unreadable(f"DeepSpeed's {name} is not among the files")
     assumed.append(f"{name} is not among the files: ZeRO {stage} taken from its name")
-    offloads = {"offload_optimizer": {"device": "cpu"}} if "offload" in name else {}
+    offloads = {"offload_optimizer": {"device": "cpu"}} if names_offload(name) else {}
     text = json.dumps({"zero_optimization": {"stage": int(stage), **offloads}})
     return of_document({name: text}, name, half, assumed)
 

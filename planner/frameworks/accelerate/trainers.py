@@ -24,6 +24,7 @@ from planner.frameworks.accelerate.launch_config import (
     overrides,
     started_with,
 )
+from planner.frameworks.accelerate.rules import kernels
 from planner.frameworks.accelerate.settings import ADAM_BY_LISTS, FOREACH, OPTIMIZERS
 from planner.frameworks.accelerate.sharding import half_beside, sharding_of
 from planner.frameworks.accelerate.trainer_keys import GRPO, GRPO_PARTS, NEWER, TRAINERS, Trainer
@@ -41,6 +42,7 @@ PLAIN = ("NO", "MULTI_GPU")
 # kernels one by one, and Apple's cut cross-entropy.
 LIGER = ("use_liger_kernel", "use_liger", "enable_liger_kernel")
 LIGER_LAYERS = ("liger_rms_norm", "liger_rope", "liger_glu_activation")
+_CUT_PLUGIN = "CutCrossEntropyPlugin"
 CHUNKED = ("liger_fused_linear_cross_entropy", "cut_cross_entropy", "chunked_cross_entropy")
 NAMED = ("LLaMA-Factory", "TRL", "Axolotl")  # these have a framework of their own
 KERNELS = (
@@ -266,12 +268,22 @@ def plan_of(
         micro_batch_size=micro,
         recompute="full" if full else "none",
         recompute_num_layers=model.num_layers if full else 0,
-        attention_kernel=ATTENTION.get(values.text(*KERNELS) or "", "flash"),
+        attention_kernel=_attention(values, model),
         cross_entropy=_loss_kernels(values, trainer, loss, fields["runtime"]),
         compile=values.boolean("torch_compile"),
         **fields,
     )
     return training, plan
+
+
+def _attention(values: Values, model: ModelSpec) -> str:
+    """The kernel that is asked for, or the one that the model's class in transformers has."""
+    asked = ATTENTION.get(values.text(*KERNELS) or "", "flash")
+    own = kernels(model)
+    if asked in own or values.has(*KERNELS):
+        return asked
+    values.assume(f"the class of {model.name} in transformers has {own[0]} attention alone")
+    return own[0]
 
 
 def _optimizer(values: Values) -> str:
@@ -353,9 +365,20 @@ def _recomputes(values: Values, trainer: Trainer, adapted: bool) -> bool:
     return trainer.checkpoints if text is None else text.lower() not in tuning.OFF
 
 
+def _listed(values: Values, name: str) -> list[Setting]:
+    """The settings of a list, written on one line or an item a line."""
+    return [
+        one for key, one in values.settings.items() if key == name or key.startswith(f"{name}.")
+    ]
+
+
 def _loss_kernels(values: Values, trainer: Trainer, loss: str, runtime: str) -> str:
     """TRL takes the output layer and the loss together in chunks of tokens, as Liger does."""
     said = {key: values.boolean(key) for key in (*LIGER, *LIGER_LAYERS, *CHUNKED)}
+    plugins = any(_CUT_PLUGIN in str(one.value) for one in _listed(values, "plugins"))
+    if plugins and not values.has("cut_cross_entropy"):
+        values.assume("cut_cross_entropy: not set, on as in its plugin")
+        said["cut_cross_entropy"] = True
     each = (CHUNKED[0], *LIGER_LAYERS)
     liger = any(said[key] for key in LIGER) or all(said[key] for key in each)
     chunked = any(said[key] for key in CHUNKED) or liger

@@ -115,11 +115,11 @@ class Shell(Loops):
         if options or self.slurm:
             # Options on sbatch's command line come last: they override the script's #SBATCH lines.
             self.slurm = (*options, *self.slurm)
+            numbers = slurm_variables(self.slurm)
+            if "SLURM_NNODES" in numbers:
+                numbers["NHOSTS"] = numbers["SLURM_NNODES"]  # Grid Engine's name for it
             self.variables.update(
-                {
-                    name: ((str(number), self.slurm[0].line),)
-                    for name, number in slurm_variables(self.slurm).items()
-                }
+                {name: ((str(number), self.slurm[0].line),) for name, number in numbers.items()}
             )
             if visible := visible_devices(self.slurm):
                 self.variables.setdefault(_VISIBLE, ((visible, self.slurm[0].line),))

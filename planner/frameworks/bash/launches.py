@@ -30,6 +30,8 @@ _COMMANDS = {
     ("trl",): ("sft", "dpo", "reward", "grpo", "kto", "rloo"),
 }  # fmt: skip
 
+# Whole nodes of ABCI and TSUBAME, whose Grid Engine knows them by name -> accelerators of each.
+_OF_RESOURCE = {"rt_f": 4, "rt_af": 8, "rt_hf": 8, "node_f": 4}
 MOST_VISIBLE = 64  # accelerators of a node
 # Slurm's options and the variables that they set.
 _SLURM = {
@@ -160,7 +162,7 @@ def started(call: ProgramCall) -> ProgramCall:
 
 
 def job_options(text: str) -> Iterator[tuple[str, int]]:
-    """The words of #SBATCH lines, with where each line begins, and what #PBS lines say in them."""
+    """The words of #SBATCH lines, with where each line begins, and what #PBS and #$ say in them."""
     for line in re.finditer(r"^[ \t]*#SBATCH[ \t]+(.*)$", text, re.MULTILINE):
         for word in line[1].split(" #", 1)[0].split():
             yield word, line.start()
@@ -168,6 +170,10 @@ def job_options(text: str) -> Iterator[tuple[str, int]]:
         yield f"--nodes={select[1]}", select.start()
         if each := re.search(r"\bngpus=(\d+)", select[2]):
             yield f"--gpus-per-node={each[1]}", select.start()
+    for asked in re.finditer(r"^#\$[ \t]+-l[ \t]+(\w+)=(\d+)\b", text, re.MULTILINE):
+        if count := _OF_RESOURCE.get(asked[1].lower()):
+            yield f"--nodes={asked[2]}", asked.start()
+            yield f"--gpus-per-node={count}", asked.start()
 
 
 def slurm_variables(options: Sequence[Argument]) -> dict[str, int]:

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from cost_models.package_files import table
 from cost_models.spec import ModelSpec
-from planner.frameworks import architecture, tokenizers, yaml_files
+from planner.frameworks import architecture, tokenizers, training_calls, yaml_files
+from planner.frameworks.bash import slurm_variables
 from planner.frameworks.given_values import Values, malformed
 from planner.frameworks.gpt_neox.read_plan import plan_and_training
 from planner.frameworks.gpt_neox.settings import EPSILONS, NUMERICS, POSITIONS
@@ -31,6 +32,9 @@ SAME = frozenset(
     | {"output_layer_parallelism", "scaled_upper_triang_masked_softmax_fusion"}
 )
 _IGNORED_PREFIXES = ("mamba_", "rwkv_", "te_")  # keys of kernels and of refused kinds of layers
+
+
+_STARTER = "deepy.py"  # the program of GPT-NeoX that starts another by DeepSpeed
 
 
 class Job(NamedTuple):
@@ -117,10 +121,25 @@ def _job(values: Values, files: Mapping[str, str]) -> Job:
     slots = {int(one) for one in lines}
     each = values.integer("num_gpus", default=0, least=0)  # of a node, for its launcher
     if len(slots) != 1:
+        if not each and (asked := _asked(files)) is not None:
+            return asked
         hosts = nodes or 1
         return Job(hosts, each, hosts * each) if each else Job(nodes, None, None)
     each = each or slots.pop()
     return Job(len(lines), each, len(lines) * each)
+
+
+def _asked(files: Mapping[str, str]) -> Job | None:
+    """What the job of a script that starts it asks of Slurm; None where it asks for no GPUs."""
+    call = training_calls.training_call_if_any(
+        files, (_STARTER,), lambda one: one.program.text.endswith(_STARTER), "GPT-NeoX"
+    )
+    if call is None:
+        return None
+    slurm = slurm_variables((*call.launch.slurm, *call.launch.before))
+    each = training_calls.visible(call.launch) or training_calls.of_node(slurm)
+    nodes = slurm.get("SLURM_NNODES", 1)
+    return Job(nodes, each, nodes * each) if each else None
 
 
 def _model(values: Values, files: Mapping[str, str]) -> ModelSpec:

@@ -70,8 +70,14 @@ def kernel(values: Values) -> str:
         return _KERNELS[values.choice(overridden, choices=_KERNELS)]
     if values.boolean("model.use_flash_attention_2"):
         return "flash2"
-    stated = values.choice("model.attn_implementation", choices=_FROM_HUB, default="sdpa")
-    return _FROM_HUB[stated]
+    stated = values.choice("model.attn_implementation", choices=_FROM_HUB, default="")
+    if not stated and values.has("model.use_flash_attention_2"):
+        # Before #1801 (April 2025) the one option chose between the two.
+        values.assume("use_flash_attention_2 is off: eager attention, as before release 0.20")
+        return "unfused"
+    if not stated:
+        values.assume("model.attn_implementation: not set, transformers takes torch's attention")
+    return _FROM_HUB[stated or "sdpa"]
 
 
 def adapters(values: Values) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from planner.frameworks.read_results import Setting
 
 FILE = "arguments.py"
 _IMPL = "--transformer-impl"
-_MARK = "--tensor-model-parallel-size"
+_MARK = "--num-attention-heads"
 _DEFAULT = re.compile(rf"""add_argument\(\s*["']{_IMPL}["'][^)]*?default\s*=\s*["'](\w+)["']""")
 
 
