@@ -66,6 +66,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         training, plan = plan_and_training(values, total)
     except ValidationError as error:
         raise malformed(error, values.file) from None
+    _say_method(values)
     unknown = tuple(one for one in settings if one.name.split(".")[0] not in KEYS | values.asked)
     left = tuple(one for one in settings if one.name not in values.asked)
     if given.model is None:
@@ -127,6 +128,16 @@ def _job(values: Values, files: Mapping[str, str]) -> Job:
         return Job(hosts, each, hosts * each) if each else Job(nodes, None, None)
     each = each or slots.pop()
     return Job(len(lines), each, len(lines) * each)
+
+
+def _say_method(values: Values) -> None:
+    """Says what a training on preferences or rewards has beside that of the next token."""
+    method = (values.text("train_impl") or "normal").lower()
+    if method != "normal":
+        values.assume(
+            f"train_impl {method}: costed as training on the next token, without pairs of samples "
+            "and without a reference model"
+        )
 
 
 def _asked(files: Mapping[str, str]) -> Job | None:

@@ -316,6 +316,8 @@ def _by_value(
     }  # fmt: skip
     if (virtual := text("virtual_pipeline_model_parallel_size", "1")) not in ("1", "null"):
         found["num_virtual_stages_per_pipeline_rank"] = virtual
+    if not any(on(name, "true") for name in ("transformer_engine", "use_flash_attention")):
+        found["transformer_impl"] = "local"
     if on("fp8"):
         found["fp8_format"] = "hybrid" if on("fp8_hybrid") else "e4m3"
     kind = text("tokenizer.type") or text("tokenizer.model")

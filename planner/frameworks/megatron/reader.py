@@ -317,6 +317,7 @@ def _model(dialect: Dialect, args: Arguments, launch: ProgramCall, given: GivenV
             raise program.unreadable(f"{LENGTHS[0]} is missing: --set {LENGTHS[0]}=...")
         return given.model
     if dialect is SLIME:
+        slime.require_training(args, launch)
         slime.require_model(args, launch)
     fields = model_fields(args, launch)
     stated = numerics.read(args, fields)

@@ -29,6 +29,9 @@ def launches(launch: ProgramCall) -> bool:
     return len(MARKS & {word.text.partition("=")[0] for word in launch.arguments}) > 1
 
 
+ONLY_TRAINING = "only the policy's training is costed, without generation, references and rewards"
+
+
 def world(args: Arguments, reached: World) -> World:
     """The accelerators that train; those that only generate are not counted."""
     args.lenient = True
@@ -73,6 +76,13 @@ def translate(args: Arguments) -> None:
         if name not in args.given and "--fp16" not in args.given:
             args.say(name, None, next(iter(args.given)))
     args.has("--max-tokens-per-gpu", "--colocate")
+    args.assume(ONLY_TRAINING)
+
+
+def require_training(args: Arguments, launch: ProgramCall) -> None:
+    """Raises Unreadable where nothing is trained."""
+    if args.has("--debug-rollout-only"):
+        raise launch.program.unreadable("--debug-rollout-only: it generates, and trains nothing")
 
 
 def require_model(args: Arguments, launch: ProgramCall) -> None:

@@ -110,3 +110,12 @@ plugins:
 )
 def test_axolotls_plugin_cuts_the_loss_unless_told_not_to(more: str, loss: str) -> None:
     assert reading(config__yml=AXOLOTL + more).request["plan"]["cross_entropy"] == loss
+
+
+@pytest.mark.parametrize(
+    ("method", "said"), [("reinforce", True), ("dpo", True), ("normal", False)]
+)
+def test_gpt_neox_says_what_a_method_has_beside(method: str, said: bool) -> None:
+    config = NEOX.replace('"num_layers"', f'"train_impl": "{method}", "num_layers"')
+    answer = reading(small__yml=config)
+    assert any(f"train_impl {method}" in note for note in answer.assumed) is said

@@ -114,6 +114,12 @@ def test_nemo_1() -> None:
     assert (plan["tp"], plan["pp"], plan["vpp"], plan["dp"]) == (2, 4, 4, 4)
     assert (plan["recompute"], plan["recompute_num_layers"]) == ("full", 1)
     assert training["seq_length"] == 4096
+    own = "  transformer_engine: false\n  use_flash_attention: {}\n"
+    unfused = request(NEMO.replace("  mcore_gpt: true\n", own.format("false")))["plan"]
+    assert unfused["attention_kernel"] == "unfused"
+    assert "attention_kernel" not in plan
+    flash = request(NEMO.replace("  mcore_gpt: true\n", own.format("true")))["plan"]
+    assert "attention_kernel" not in flash
 
 
 @pytest.mark.parametrize(

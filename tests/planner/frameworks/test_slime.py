@@ -11,6 +11,7 @@ from planner import frameworks
 from planner.answers.lint.lint import lint
 from planner.documents.request import PlanRequest
 from planner.frameworks.megatron.rules import RULES as CORE
+from planner.frameworks.read_results import Unreadable
 from planner.inputs.requests.parser import parse_cluster
 from tests.fixtures.canonical import canonical
 from tests.fixtures.frameworks import legal_cases
@@ -49,6 +50,18 @@ def test_drawn_plans_read_back() -> None:
     assert len(legal) > 8
     for case in legal:
         same(case)
+
+
+def test_a_run_that_only_generates_trains_nothing() -> None:
+    files = SLIME.write(*CASES["llama-uneven"]).files
+    assert SLIME.read is not None
+    told = SLIME.read(files, None).assumed
+    assert any(note.startswith("only the policy's training is costed") for note in told)
+    at = "--num-rollout 20"
+    assert at in files["launch.sh"]
+    only = {**files, "launch.sh": files["launch.sh"].replace(at, f"{at} --debug-rollout-only")}
+    with pytest.raises(Unreadable, match="--debug-rollout-only: it generates, and trains nothing"):
+        SLIME.read(only, None)
 
 
 def test_the_first_node_submits_and_the_others_join(tmp_path: Path) -> None:

@@ -145,6 +145,16 @@ def test_activations_that_its_fsdp_keeps_in_host_memory() -> None:
         assert (plan.zero_stage, bool(plan.offload_activations)) == (3, moved)
 
 
+def test_its_megatron_takes_the_model_from_a_checkpoint_and_saves_by_itself() -> None:
+    call = (
+        "NPROC_PER_NODE=8 megatron sft --load x/Qwen2.5-7B-Instruct-mcore --max_length 2048 "
+        "--micro_batch_size 1 --global_batch_size 16 --save out"
+    )
+    reading = read(call, 8)
+    assert (reading.model.name, reading.refusals) == ("qwen2.5-7b", ())
+    assert "no --model: Qwen2.5-7B-Instruct by the name of its checkpoint" in reading.assumed
+
+
 def test_parts_around_the_language_model_that_its_megatron_freezes() -> None:
     call = (
         "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3-VL-8B-Instruct --max_length 2048 "
