@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain, zip_longest
 from typing import Any
 
 from planner.documents.loading import parse_text
@@ -20,7 +21,7 @@ from planner.frameworks.bash_writer import parts
 YAML = (".yaml", ".yml")
 MOST_BYTES = 1 << 16  # of a manifest; models and data are longer
 # Words that stand in every manifest with a command, so that no other YAML is parsed.
-_MARKS = re.compile(r"^\s*-?\s*(containers|commands|run)\s*:", re.MULTILINE)
+_MARKS = re.compile(r"^[ \t]*(?:-[ \t]*)?(containers|commands|run)[ \t]*:", re.MULTILINE)
 _SHELLS = frozenset({"sh", "bash", "/bin/sh", "/bin/bash", "/usr/bin/bash"})
 _GPU = re.compile(r"(nvidia|amd)\.com/gpu|habana\.ai/gaudi")
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -59,7 +60,7 @@ def _job(text: str) -> _Job | None:
     if not _MARKS.search(text) or parts(text):  # one with files in it is a bundle
         return None
     for part in re.split(r"^---.*$", text, flags=re.MULTILINE):
-        with suppress(RequestError):  # whoever reads it says where it breaks
+        with suppress(RequestError, ValueError):  # whoever reads it says where it breaks
             document = parse_text(part, [])
             if job := _of_sky(document) or _of_dstack(document) or _of_kubernetes(document):
                 return job
@@ -72,9 +73,12 @@ def _of_sky(document: Any) -> _Job | None:
         return None
     resources = document.get("resources")
     asked = resources.get("accelerators") if isinstance(resources, dict) else None
-    _, _, count = str(next(iter(asked), "") if isinstance(asked, dict) else asked).partition(":")
-    each = next(iter(asked.values()), None) if isinstance(asked, dict) else _whole(count or 1)
-    nodes, each = _whole(document.get("num_nodes", 1)), _whole(each) if asked else None
+    if isinstance(asked, dict | list):  # {H100: 8}, or a choice: {H100:8, A100:8}
+        first = next(iter(asked), "")
+        stated = asked[first] if isinstance(asked, dict) else None
+        asked = f"{first}:{stated}" if stated is not None else first
+    name, _, count = str(asked or "").partition(":")
+    nodes, each = _whole(document.get("num_nodes", 1)), _whole(count or 1) if name else None
     counts = {"SKYPILOT_NUM_NODES": nodes, "SKYPILOT_NUM_GPUS_PER_NODE": each}
     own = {name: str(count) for name, count in counts.items() if count}
     return _Job([document["run"]], own | _variables(document.get("envs")), nodes, each)
@@ -98,25 +102,27 @@ def _of_kubernetes(document: Any) -> _Job | None:
     if not isinstance(document, dict) or not {"apiVersion", "kind"} <= document.keys():
         return None
     found = [
-        (container, replicas)
-        for container, replicas in _containers(document, 0)
+        (container, replicas, pod)
+        for container, replicas, pod in _containers(document, 0)
         if any(isinstance(container.get(part), list) for part in ("command", "args"))
     ]
     if not found:
         return None
-    container = max((one for one, _ in found), key=lambda one: _gpus(one) or 0)
-    nodes = sum(count for one, count in found if _gpus(one) == _gpus(container))
+    container = max((one for one, *_ in found), key=lambda one: _gpus(one) or 0)
+    pods = {pod: count for one, count, pod in found if _gpus(one) == _gpus(container)}
     words = [
         str(word)
         for part in ("command", "args")
         if isinstance(container.get(part), list)
         for word in container[part]
     ]
-    return _Job([_command(words)], _variables(container.get("env")), nodes, _gpus(container))
+    return _Job(
+        [_command(words)], _variables(container.get("env")), sum(pods.values()), _gpus(container)
+    )
 
 
-def _containers(node: Any, replicas: int) -> Iterator[tuple[dict[str, Any], int]]:
-    """Every container below a node of the document, with the number of its pods."""
+def _containers(node: Any, replicas: int) -> Iterator[tuple[dict[str, Any], int, int]]:
+    """Every container below a node of the document, with the number of its pods, and their id."""
     if isinstance(node, list):
         for one in node:
             yield from _containers(one, replicas)
@@ -124,7 +130,7 @@ def _containers(node: Any, replicas: int) -> Iterator[tuple[dict[str, Any], int]
         own = next((c for k in ("replicas", "completions") if (c := _whole(node.get(k)))), replicas)
         for key, child in node.items():
             if key == "containers" and isinstance(child, list):
-                yield from ((one, max(own, 1)) for one in child if isinstance(one, dict))
+                yield from ((one, max(own, 1), id(child)) for one in child if isinstance(one, dict))
             else:
                 yield from _containers(child, own)
 
@@ -146,7 +152,15 @@ def _command(words: Sequence[str]) -> str:
         for place, word in enumerate(words[1:-1], 1):
             if re.fullmatch(r"-[a-z]*c", word):
                 return words[place + 1]
-    return " ".join(re.sub(r"\$\((\w+)\)", r"${\1}", shlex.quote(word)) for word in words)
+    return " ".join(map(_word, words))
+
+
+def _word(word: str) -> str:
+    """A word as bash has it, its variables open and the rest quoted."""
+    parts = re.split(r"\$\((\w+)\)", word)
+    named = [f'"${{{name}}}"' for name in parts[1::2]]
+    texts = [shlex.quote(text) if text or len(parts) == 1 else "" for text in parts[::2]]
+    return "".join(chain.from_iterable(zip_longest(texts, named, fillvalue="")))
 
 
 def _variables(env: Any) -> dict[str, str]:

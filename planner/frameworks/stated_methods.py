@@ -32,6 +32,7 @@ _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".pbs", ".job", ".qsub")
 
 _ADAPTS = re.compile(r"^[^#\n]*\b(get_peft_model|PeftModel\.from_pretrained)\(", re.MULTILINE)
 _OFF = ("false", "no", "0", "none", "full")
+_FAR = 40  # lines above a call in which its condition is looked for
 _DECIDES = re.compile(r"lora|peft|adapter(?!_name)|finetuning_type|tuner|train_type", re.IGNORECASE)
 
 
@@ -53,12 +54,27 @@ def _adapters(files: Mapping[str, str], reading: Reading) -> list[str]:
     if reading.training.lora_rank or told:
         return []
     programs = {one.file for one in said if one.file.endswith(".py")}
-    found = ((name, _ADAPTS.search(files.get(name, ""))) for name in sorted(programs))
+    found = ((name, _unswitched(files.get(name, ""))) for name in sorted(programs))
     return [
-        f"{name} has {match[1]}, which was not reached: all weights are taken to be trained"
-        for name, match in found
-        if match is not None
+        f"{name} has {call}, which was not reached: all weights are taken to be trained"
+        for name, call in found
+        if call
     ]
+
+
+def _unswitched(program: str) -> str:
+    """A call that makes adapters, but none that an option for them decides; "" without one."""
+    for call in _ADAPTS.finditer(program):
+        indent = len(call[0]) - len(call[0].lstrip())
+        above = reversed(program[: call.start()].splitlines()[-_FAR:])
+        outer = (line for line in above if line.strip() and _indent(line) < indent)
+        if not _DECIDES.search(next(outer, "")):
+            return call[1]
+    return ""
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def _pairs(files: Mapping[str, str], reading: Reading) -> list[str]:

@@ -21,7 +21,7 @@ _TRL_SCRIPT = re.compile(r"(^|/)trl/(examples/)?scripts/(sft|dpo|reward_modeling
 _TRL_USUAL = 1024
 _CONSTANT = re.compile(
     r"^[ \t]*((?:MAX|max)_(?:(?:SEQ|seq)_)?(?:LEN|len|LENGTH|length)|CUTOFF_LEN|cutoff_len)\s*"
-    r"(?::\s*int\s*)?=\s*(\d{2,6})\b",
+    r"(?::\s*int\s*)?=[ \t]*(\d{2,6})[ \t]*(?:#.*)?$",
     re.MULTILINE,
 )
 

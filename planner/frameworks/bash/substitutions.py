@@ -14,6 +14,7 @@ from planner.frameworks.bash.syntax import parse
 from planner.frameworks.read_results import Unreadable
 
 MAX_PRINTED = 10_000
+_CALL = 500  # characters that a call of a function counts as: those that call each other add up
 # `$(echo "$NAME" | tr '\n' ' ' | sed 's/  */ /g')`: filters that join lines.
 _FILTER = r"""\|\s*(?:xargs|tr\s+(?:-s\s+)?['"](?:\\n|\s)+['"](?:\s+['"]\s['"])?|""" + (
     r"""sed\s+(?:-E\s+)?['"]s/[\s\\+*]+/\s/g['"])\s*"""
@@ -114,6 +115,7 @@ class Substitutions(Expansion, ABC):
         """What a function of the script prints; None if it does anything else."""
         if not isinstance(function, tree.Group):
             return None
+        self.charge(_CALL)
         kept = self.positional, self.called
         self.positional, self.called = tuple(arguments), True
         try:
