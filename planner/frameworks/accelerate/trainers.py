@@ -365,20 +365,19 @@ def _recomputes(values: Values, trainer: Trainer, adapted: bool) -> bool:
     return trainer.checkpoints if text is None else text.lower() not in tuning.OFF
 
 
-def _listed(values: Values, name: str) -> list[Setting]:
-    """The settings of a list, written on one line or an item a line."""
-    return [
-        one for key, one in values.settings.items() if key == name or key.startswith(f"{name}.")
-    ]
+def _cuts_by_plugin(values: Values) -> bool:
+    """Whether Axolotl's plugin cuts the loss, which it does unless its key says otherwise."""
+    listed = (one.value for key, one in values.settings.items() if key.split(".")[0] == "plugins")
+    cuts = any(_CUT_PLUGIN in str(one) for one in listed) and not values.has("cut_cross_entropy")
+    if cuts:
+        values.assume("cut_cross_entropy: not set, on as in its plugin")
+    return cuts
 
 
 def _loss_kernels(values: Values, trainer: Trainer, loss: str, runtime: str) -> str:
     """TRL takes the output layer and the loss together in chunks of tokens, as Liger does."""
     said = {key: values.boolean(key) for key in (*LIGER, *LIGER_LAYERS, *CHUNKED)}
-    plugins = any(_CUT_PLUGIN in str(one.value) for one in _listed(values, "plugins"))
-    if plugins and not values.has("cut_cross_entropy"):
-        values.assume("cut_cross_entropy: not set, on as in its plugin")
-        said["cut_cross_entropy"] = True
+    said["cut_cross_entropy"] |= _cuts_by_plugin(values)
     each = (CHUNKED[0], *LIGER_LAYERS)
     liger = any(said[key] for key in LIGER) or all(said[key] for key in each)
     chunked = any(said[key] for key in CHUNKED) or liger
