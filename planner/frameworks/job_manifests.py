@@ -10,8 +10,8 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from itertools import chain, zip_longest
+from dataclasses import dataclass, field, replace
+from itertools import chain, takewhile, zip_longest
 from typing import Any
 
 from planner.documents.loading import parse_text
@@ -22,8 +22,13 @@ YAML = (".yaml", ".yml")
 MOST_BYTES = 1 << 16  # of a manifest; models and data are longer
 # Words that stand in every manifest with a command, so that no other YAML is parsed.
 _MARKS = re.compile(r"^[ \t]*(?:-[ \t]*)?(containers|commands|run)[ \t]*:", re.MULTILINE)
+_COMMAND = ("command", "args")
 _SHELLS = frozenset({"sh", "bash", "/bin/sh", "/bin/bash", "/usr/bin/bash"})
 _GPU = re.compile(r"(nvidia|amd)\.com/gpu|habana\.ai/gaudi")
+_STARTS = re.compile(
+    r"\b(python[\d.]*|torchrun|accelerate|deepspeed|mpirun|mpiexec|llamafactory-cli|axolotl|swift|tune|"
+    r"litgpt|composer|\S+\.(sh|bash|slurm|py))\b"
+)
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
@@ -35,6 +40,11 @@ class _Job:
     variables: dict[str, str] = field(default_factory=dict)
     nodes: int | None = None
     each: int | None = None
+
+    @property
+    def starts(self) -> bool:
+        """Whether a command starts programs or a script."""
+        return any(map(_STARTS.search, self.commands))
 
     def script(self) -> str:
         asked = {"--nodes": self.nodes, "--gpus-per-node": self.each}
@@ -59,20 +69,20 @@ def _job(text: str) -> _Job | None:
     """The job of a manifest; None where it is none, or has no command."""
     if not _MARKS.search(text) or parts(text):  # one with files in it is a bundle
         return None
+    found = list[_Job]()
     for part in re.split(r"^---.*$", text, flags=re.MULTILINE):
         with suppress(RequestError, ValueError):  # whoever reads it says where it breaks
             document = parse_text(part, [])
-            if job := _of_sky(document) or _of_dstack(document) or _of_kubernetes(document):
-                return job
-    return None
+            job = _of_sky(document) or _of_dstack(document) or _of_kubernetes(document)
+            found += [job] if job is not None else []
+    return max(found, key=lambda job: (job.starts, job.each or 0), default=None)
 
 
 def _of_sky(document: Any) -> _Job | None:
     """SkyPilot's task: what `run` says on each of `num_nodes`."""
-    if not _has(document, run=str) or not {"resources", "num_nodes"} & document.keys():
+    if not _has(document, run=str, resources=dict):
         return None
-    resources = document.get("resources")
-    asked = resources.get("accelerators") if isinstance(resources, dict) else None
+    asked = document["resources"].get("accelerators")
     if isinstance(asked, dict | list):  # {H100: 8}, or a choice: {H100:8, A100:8}
         first = next(iter(asked), "")
         stated = asked[first] if isinstance(asked, dict) else None
@@ -93,46 +103,62 @@ def _of_dstack(document: Any) -> _Job | None:
     each = _whole(gpu.get("count", 1)) if isinstance(gpu, dict) else None
     if isinstance(gpu, str):  # such as A100:80GB:8
         each = next((_whole(part) for part in gpu.split(":") if part.isdigit()), 1)
+    if isinstance(gpu, int):
+        each = _whole(gpu)
     commands = [one for one in document["commands"] if isinstance(one, str)]
-    return _Job(commands, _variables(document.get("env")), _whole(document.get("nodes", 1)), each)
+    nodes = _whole(document.get("nodes", 1))
+    counts = {"DSTACK_NODES_NUM": nodes, "DSTACK_GPUS_PER_NODE": each}
+    own = {name: str(count) for name, count in counts.items() if count}
+    return _Job(commands, own | _variables(document.get("env")), nodes, each)
 
 
 def _of_kubernetes(document: Any) -> _Job | None:
-    """The container with the most accelerators that has a command, and the pods that run it."""
+    """The command that starts something, of the pods with the most accelerators first."""
     if not isinstance(document, dict) or not {"apiVersion", "kind"} <= document.keys():
         return None
-    found = [
-        (container, replicas, pod)
-        for container, replicas, pod in _containers(document, 0)
-        if any(isinstance(container.get(part), list) for part in ("command", "args"))
-    ]
-    if not found:
+    found = list(_containers(document, 1))
+    told = [one for one, _ in found if any(isinstance(one.get(p), list) for p in _COMMAND)]
+    if not told:
         return None
-    container = max((one for one, *_ in found), key=lambda one: _gpus(one) or 0)
-    pods = {pod: count for one, count, pod in found if _gpus(one) == _gpus(container)}
-    words = [
-        str(word)
-        for part in ("command", "args")
-        if isinstance(container.get(part), list)
-        for word in container[part]
+    variables = [_variables(one.get("env")) for one in told]
+    jobs = [
+        _Job([_command(_words(one), named)], named, None, _gpus(one))
+        for one, named in zip(told, variables, strict=True)
     ]
-    return _Job(
-        [_command(words)], _variables(container.get("env")), sum(pods.values()), _gpus(container)
-    )
+    job = max(jobs, key=lambda one: (one.starts, one.each or 0))
+    # Its pods, or where it asks for no accelerators and others do, as of MPI's workers, those.
+    each = job.each or max((_gpus(one) or 0 for one, _ in found), default=0) or None
+    own = told[jobs.index(job)]
+    pods = [count for one, count in found if (_gpus(one) == each if each else one is own)]
+    return replace(job, nodes=max(sum(pods), 1), each=each)
 
 
-def _containers(node: Any, replicas: int) -> Iterator[tuple[dict[str, Any], int, int]]:
-    """Every container below a node of the document, with the number of its pods, and their id."""
+def _words(container: Mapping[str, Any]) -> list[str]:
+    parts = (container.get(part) for part in _COMMAND)
+    return [str(word) for part in parts if isinstance(part, list) for word in part]
+
+
+def _containers(node: Any, pods: int) -> Iterator[tuple[dict[str, Any], int]]:
+    """The container of each pod below a node that asks for most, with the number of such pods."""
     if isinstance(node, list):
         for one in node:
-            yield from _containers(one, replicas)
+            yield from _containers(one, pods)
     elif isinstance(node, dict):
-        own = next((c for k in ("replicas", "completions") if (c := _whole(node.get(k)))), replicas)
+        at_once = _whole(node.get("parallelism")) or _whole(node.get("completions")) or 1
+        own = pods * (_whole(node.get("replicas")) or 1) * at_once
+        own *= (_whole(node.get("size")) or 1) if "workerTemplate" in node else 1
         for key, child in node.items():
             if key == "containers" and isinstance(child, list):
-                yield from ((one, max(own, 1), id(child)) for one in child if isinstance(one, dict))
+                inside = [one for one in child if isinstance(one, dict)]
+                if inside:
+                    yield max(inside, key=_told), own
             else:
                 yield from _containers(child, own)
+
+
+def _told(container: Mapping[str, Any]) -> tuple[int, bool]:
+    """How much a container says of a training: its accelerators, then its command."""
+    return _gpus(container) or 0, any(isinstance(container.get(part), list) for part in _COMMAND)
 
 
 def _gpus(container: Mapping[str, Any]) -> int | None:
@@ -146,12 +172,20 @@ def _gpus(container: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _command(words: Sequence[str]) -> str:
-    """The words as bash has them: a shell's text itself; `$(NAME)` is a variable there."""
+def _command(words: Sequence[str], variables: Mapping[str, str]) -> str:
+    """The words as bash has them, or the text that they give to a shell.
+
+    Kubernetes puts a variable that it knows in place of `$(NAME)`, also in such a text.
+    """
     if words[:1] and words[0] in _SHELLS:
-        for place, word in enumerate(words[1:-1], 1):
+        options = takewhile(lambda word: word.startswith("-"), words[1:-1])
+        for place, word in enumerate(options, 1):
             if re.fullmatch(r"-[a-z]*c", word):
-                return words[place + 1]
+                return re.sub(
+                    r"\$\((\w+)\)",
+                    lambda one: f"${{{one[1]}}}" if one[1] in variables else one[0],
+                    words[place + 1],
+                )
     return " ".join(map(_word, words))
 
 

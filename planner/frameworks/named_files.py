@@ -35,7 +35,7 @@ _MODULE = re.compile(r"--module[= ](\w+)\b(?!\.)")
 # Options of a Megatron, whose defaults are in the checkout that has its program.
 _OF_MEGATRON = "--num-attention-heads"
 _OF_FACTORY = "finetuning_type"
-FACTORY_FILE = "data_args.py"
+FACTORY_FILE = "data_args.py"  # LLaMA-Factory's, with the defaults of what describes data
 _OWN_ARGUMENTS = ("megatron/training/arguments.py", "megatron/arguments.py")
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _DATA = (".yaml", ".yml", ".toml")

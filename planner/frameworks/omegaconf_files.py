@@ -91,7 +91,8 @@ def _resolved(
         said = one
         if variable := _VARIABLE.fullmatch(str(said.value)):
             value = environment.get(variable[1], variable[2])
-            said = said if value is None else said.model_copy(update={"value": value})
+            if value is not None:
+                said = said.model_copy(update={"value": value.strip().strip("'\"")})
         for _ in range(_MOST_REFERENCES):
             about = _REFERENCE.fullmatch(str(said.value))
             if about is None or about[1] not in settings:

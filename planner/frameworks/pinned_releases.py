@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 Release = tuple[int, ...]
 NAME = "requirements.txt"  # pins that are found stand among the files under this name
@@ -12,24 +13,33 @@ NAME = "requirements.txt"  # pins that are found stand among the files under thi
 _FILES = ("requirements*.txt", "environment*.y*ml", "pyproject.toml", "setup.py", "uv.lock")
 _LIBRARIES = ("trl",)
 _NAMED = "|".join(_LIBRARIES)
+# In a line: trl==1.2, trl[vllm]>=1,<2, trl=1.2 of conda, trl = "^1.2" of Poetry.
 _PIN = re.compile(
-    rf"^[^#\n]*?(?<![\w-])({_NAMED})(?:\[[^\]\n]*\])?[\"']?[ \t]*(?:>=?[ \t]*[\d.]+[ \t]*,[ \t]*)?"
-    r"(==|~=|<=?|=)[ \t]*[\"']?[\^~]?v?(\d{1,6}(?:\.\d{1,6})*)",
-    re.MULTILINE,
+    rf"(?<![\w-])({_NAMED})(?:\[[^\]]*\])?[\"']?[ \t]*(?:>=?[ \t]*[\d.]+[ \t]*,[ \t]*)?"
+    r"(==|~=|<=?|=)[ \t]*[\"']?[\^~]?v?(\d{1,6}(?:\.\d{1,6})*)"
 )
 _LOCKED = re.compile(
     rf'^name = "({_NAMED})"\n(version) = "(\d{{1,6}}(?:\.\d{{1,6}})*)', re.MULTILINE
 )
 _BELOW = 999_999  # the last part of any release before another
+_LONGEST = 500  # characters of a line
 _MOST_BYTES = 1 << 18
 _MOST_FILES = 16
 
 
-def pinned(files: Mapping[str, str], library: str) -> Release | None:
+class Pin(NamedTuple):
+    """A library, the release to take its defaults from, and how the file names that."""
+
+    library: str
+    release: Release
+    said: str
+
+
+def pinned(files: Mapping[str, str], library: str) -> Pin | None:
     """The release of a library that one of the files pins; None if none does."""
     texts = (text for name, text in files.items() if name.rsplit("/", 1)[-1] == NAME)
-    found = (pin for text in texts for pin in _pins(text) if pin[0] == library)
-    return next((release for _, release in found), None)
+    found = (pin for text in texts for pin in _pins(text) if pin.library == library)
+    return next(found, None)
 
 
 def pins_near(roots: Sequence[Path]) -> tuple[Path, str] | None:
@@ -39,17 +49,28 @@ def pins_near(roots: Sequence[Path]) -> tuple[Path, str] | None:
             text = path.read_text("utf-8") if path.stat().st_size <= _MOST_BYTES else ""
         except (OSError, UnicodeDecodeError):
             continue
-        if pins := list(_pins(text)):
-            lines = (f"{name}=={'.'.join(map(str, release))}\n" for name, release in pins)
+        if lines := [
+            f"{one[1]}{'<' if one[2] == '<' else '=='}{one[3]}\n" for one in _matches(text)
+        ]:
             return path, "".join(lines)
     return None
 
 
-def _pins(text: str) -> Iterator[tuple[str, Release]]:
-    """The libraries that a text pins, with the newest release that it allows."""
-    for one in (*_PIN.finditer(text), *_LOCKED.finditer(text)):
+def _matches(text: str) -> Iterator[re.Match[str]]:
+    for line in text.splitlines():
+        code = line[:_LONGEST].partition("#")[0]
+        yield from filter(None, (_PIN.search(code),))
+    yield from _LOCKED.finditer(text)
+
+
+def _pins(text: str) -> Iterator[Pin]:
+    """The libraries that a text pins: by the release that it names, or the last before that."""
+    for one in _matches(text):
         release = tuple(map(int, one[3].split(".")[:3]))
-        yield one[1], _before(release) if one[2] == "<" else release
+        if one[2] == "<":
+            yield Pin(one[1], _before(release), f"before {one[3]}")
+        else:
+            yield Pin(one[1], release, one[3])
 
 
 def _before(release: Release) -> Release:

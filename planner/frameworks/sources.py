@@ -30,6 +30,7 @@ MOST_FILES = 32
 MOST_BYTES = 1 << 20
 
 
+# Programs that load a model with Unsloth if an option says so, and that option.
 _USES_UNSLOTH = re.compile(r"^\s*(if|elif) [^\n]*\buse_unsloth\b", re.MULTILINE)
 _SWITCHES_ON = re.compile(
     r"--use_unsloth[= \t]+[\"']?([Tt]rue|1)\b|^use_unsloth:\s*true", re.MULTILINE
@@ -149,7 +150,7 @@ def framework_of(files: Mapping[str, str], named: str | None) -> Framework:
     if why := unread_trainers.known_trainer(files, first=True) or unread_trainers.idle(files):
         raise refuse("/files", "no_framework", why)
     readable, found = _readable(), _known_by(files)
-    found = _of_programs(_that_are_on(found, files), files)
+    found = _of_programs(_without_optional_unsloth(found, files), files)
     if len(found) == 1:
         return found[0]
     names = ", ".join(one.name for one in found or readable)
@@ -159,8 +160,8 @@ def framework_of(files: Mapping[str, str], named: str | None) -> Framework:
     raise _none_found(readable, names, files)
 
 
-def _that_are_on(found: list[Framework], files: Mapping[str, str]) -> list[Framework]:
-    """Without Unsloth where a program uses it only if an option says so, which none does."""
+def _without_optional_unsloth(found: list[Framework], files: Mapping[str, str]) -> list[Framework]:
+    """The frameworks that know a launch, less Unsloth where only an option turns it on."""
     if {one.name for one in found} != {"accelerate", "unsloth"}:
         return found
     optional = any(map(_USES_UNSLOTH.search, files.values()))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 
 from planner.frameworks.read_results import COSTED_AS_TWICE, Reading, Setting
 
@@ -25,13 +26,15 @@ _COSTED = (
 # What a reader says of it itself.
 _TOLD = re.compile(rf"{re.escape(COSTED_AS_TWICE)}|\bpairs?\b|costed as training on the next token")
 _ON = ("true", "yes", "1", "none", "")
-# The Python program of a call, in a script.
-_PROGRAM = re.compile(r"^[^#\n]*?([\w./-]+\.py)(?=[\s\"'\\]|$)", re.MULTILINE)
+# What stands between the words of a call, in a script.
+_BETWEEN = re.compile(r"[\s\"'\\;&|()]+")
+_LONGEST = 200  # characters of an option's value, or of a program's name
 _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".pbs", ".job", ".qsub")
 
 
 _ADAPTS = re.compile(r"^[^#\n]*\b(get_peft_model|PeftModel\.from_pretrained)\(", re.MULTILINE)
 _OFF = ("false", "no", "0", "none", "full")
+_MOST_CALLS = 50
 _FAR = 40  # lines above a call in which its condition is looked for
 _DECIDES = re.compile(r"lora|peft|adapter(?!_name)|finetuning_type|tuner|train_type", re.IGNORECASE)
 
@@ -64,9 +67,9 @@ def _adapters(files: Mapping[str, str], reading: Reading) -> list[str]:
 
 def _unswitched(program: str) -> str:
     """A call that makes adapters, but none that an option for them decides; "" without one."""
-    for call in _ADAPTS.finditer(program):
+    for call in islice(_ADAPTS.finditer(program), _MOST_CALLS):
         indent = len(call[0]) - len(call[0].lstrip())
-        above = reversed(program[: call.start()].splitlines()[-_FAR:])
+        above = reversed(program[: call.start()].rsplit("\n", _FAR)[1:])
         outer = (line for line in above if line.strip() and _indent(line) < indent)
         if not _DECIDES.search(next(outer, "")):
             return call[1]
@@ -78,7 +81,7 @@ def _indent(line: str) -> int:
 
 
 def _pairs(files: Mapping[str, str], reading: Reading) -> list[str]:
-    """A training on pairs."""
+    """A sentence on a training on pairs that an option or the program's name says."""
     if reading.training.loss != "next_token" or _TOLD.search(" ".join(reading.assumed)):
         return []
     named = next(iter((*_of_options(reading), *_of_programs(files))), None)
@@ -88,7 +91,7 @@ def _pairs(files: Mapping[str, str], reading: Reading) -> list[str]:
 def _of_options(reading: Reading) -> Iterator[str]:
     for one in (*reading.settings, *reading.unread, *reading.unknown):
         name = one.name.lstrip("-").replace("-", "_").lower()
-        value = str(one.value).lower()
+        value = str(one.value).lower()[:_LONGEST]
         chosen = _CHOOSES.fullmatch(name) and _METHODS.fullmatch(value)
         if chosen or (_SWITCH.fullmatch(name) and value in _ON):
             yield _shown(one)
@@ -98,10 +101,17 @@ def _shown(setting: Setting) -> str:
     return f"{setting.name} {setting.value}" if setting.value is not None else setting.name
 
 
+def _called(script: str) -> Iterator[str]:
+    """The Python programs among the words of a script."""
+    for line in script.splitlines():
+        if not line.lstrip().startswith("#"):
+            yield from (word for word in _BETWEEN.split(line) if word.endswith(".py"))
+
+
 def _of_programs(files: Mapping[str, str]) -> Iterator[str]:
-    """The program of a script that calls one alone, and the file that was given itself."""
+    """The file that was given, or of a script the program that it calls, if it is one alone."""
     first, text = next(iter(files.items()))
-    called = _PROGRAM.findall(text) if first.endswith(_SCRIPTS) else [first]
+    called = list(_called(text)) if first.endswith(_SCRIPTS) else [first]
     names = {one.rsplit("/", 1)[-1] for one in called}
-    if len(names) == 1 and _METHODS.fullmatch(next(iter(names)).removesuffix(".py")):
+    if len(names) == 1 and _METHODS.fullmatch(next(iter(names)).removesuffix(".py")[:_LONGEST]):
         yield next(iter(names))

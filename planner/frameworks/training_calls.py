@@ -353,14 +353,16 @@ def _names_hosts(settings: Sequence[Setting]) -> bool:
 
 
 def _of_mpi(words: Sequence[Argument]) -> World | None:
-    """The processes that mpirun, mpiexec or aprun starts; None if none of them does."""
+    """The processes that mpirun, mpiexec, aprun or jsrun starts; None if none of them does."""
     place = next((i for i, one in enumerate(words) if _MPI.fullmatch(one.text)), None)
     if place is None:
         return None
     settings = options(words[place:])
-    total = next(
-        filter(None, (_count(settings, name) for name in ("-np", "-n", "--np", "--nrs"))), None
-    )
+    totals = (_count(settings, name) for name in ("-np", "-n", "--np", "--nrs"))
+    total = next(filter(None, totals), None)
+    if total and words[place].text.endswith("jsrun"):  # of sets of resources, each with tasks
+        tasks = (_count(settings, name) for name in ("-a", "--tasks_per_rs"))
+        total *= next(filter(None, tasks), 1)
     per_node = (
         _count(settings, name) for name in ("-ppn", "--ppn", "-N", "-npernode", "--npernode")
     )

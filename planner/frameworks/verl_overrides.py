@@ -212,8 +212,9 @@ def sizes(
     longest = sum(_longest(overrides, one) for one in ("prompt", "response"))
     notes.append(f"every sequence is as long as the longest prompt and response, {longest} tokens")
     prompts = overrides.positive_int(MINI, 256)
-    if overrides.text(PROMPTS) != "0":  # 0: they stream; else an update has no more than a step
-        prompts = min(prompts, overrides.positive_int(PROMPTS, 1024))
+    step = overrides.words[PROMPTS].text if overrides.known(PROMPTS) else "1024"
+    if re.fullmatch(r"[1-9]\d{0,8}", step):  # 0: they stream; else an update has at most a step's
+        prompts = min(prompts, int(step))
     batch = prompts * overrides.positive_int(ROOT + "rollout.n", 1)
     replica = prod(
         overrides.positive_int(key, 1) for key in (context, *splits) if overrides.known(key)

@@ -180,5 +180,5 @@ def _in_order(known: list[str], words: list[str]) -> bool:
 
 
 def _without_separators(name: str) -> str:
-    """The name in lower case, without the separators of its words."""
-    return re.sub(r"[-_ ]", "", name.lower())
+    """The name in lower case, without the separators of its words but those between digits."""
+    return re.sub(r"(?<!\d)[-_ ]|[-_ ](?!\d)", "", name.lower())

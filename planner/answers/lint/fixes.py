@@ -68,6 +68,9 @@ class _Text:
 
     def change(self, change: FlagChange) -> None:
         """Changes an option where it stands, or the variable that says its value."""
+        if change.file not in self.lines:  # the script of a job, which is not a file of its own
+            self.left.append(change)
+            return
         rows, place = self.lines[change.file], change.line - 1
         variable = variable_of(rows[place], change.option)
         if not (self.by_variable and variable and assign(self.lines, variable, change)):

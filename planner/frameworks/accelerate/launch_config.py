@@ -90,7 +90,7 @@ def stage_in_name(name: str) -> str | None:
 
 def names_offload(name: str) -> bool:
     """Whether the name of a configuration says that it offloads: not stage3_no_offloading."""
-    return bool(re.search(r"(?<!no)(?<!no[_-])(?<!without[_-])offload", name.lower()))
+    return bool(_OFFLOADS.search(name.lower()))
 
 
 def kind_of(values: Values) -> str:
@@ -115,6 +115,10 @@ def mesh_of(beside: Values) -> dict[str, int]:
     return {"dp_shard": shards} if copies > 1 and shards > 1 else {}
 
 
+_OFFLOADS = re.compile(
+    r"(?<!no)(?<!no[_-])(?<!non[_-])(?<!without[_-])offload(?!(ing)?[_-]?(none|false|off|no)\b)"
+)
+# Options of Axolotl by which a call prepares the data, or uses what was trained.
 _PREPARES = ("--prepare_ds_only", "--debug_text_only", "--inference", "--merge_lora", "--shard")
 
 

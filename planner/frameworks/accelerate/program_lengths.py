@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from planner.frameworks.accelerate.trainer_keys import Trainer
 from planner.frameworks.bash import ProgramCall
 from planner.frameworks.given_values import Values
+from planner.frameworks.named_files import FACTORY_FILE
 from planner.frameworks.read_results import Setting
 from planner.frameworks.training_calls import TrainingCall
 
-# LLaMA-Factory's file of the options that describe data, below src/llamafactory or src/llmtuner.
-FACTORY_FILE = "data_args.py"
 _CUTOFF = re.compile(r"^\s*cutoff_len:\s*int\s*=\s*field\(\s*default\s*=\s*(\d+)", re.MULTILINE)
 _TRL_SCRIPT = re.compile(r"(^|/)trl/(examples/)?scripts/(sft|dpo|reward_modeling)\.py$")
 _TRL_USUAL = 1024

@@ -35,8 +35,8 @@ class Defaults:
 
 def defaults(files: Mapping[str, str], keys: Container[str]) -> Defaults:
     """The defaults of the release that a launch has; keys: those of its configuration."""
-    if (release := pinned(files, "trl")) is not None:
-        why = f"TRL {'.'.join(map(str, release))} is pinned"
+    if (pin := pinned(files, "trl")) is not None:
+        release, why = pin.release, f"TRL {pin.said} is pinned"
     elif _OLD_KEY in keys:
         release, why = (0, 19), f"{_OLD_KEY} is a key of TRL before 0.20"
     else:

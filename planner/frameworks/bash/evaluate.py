@@ -30,8 +30,9 @@ _NO_SCRIPTS = (".py", ".ipynb", ".json", ".jsonl")
 MAX_COMMANDS = 20_000
 # A line that looks continued, and the option that follows: bash takes it as another command.
 _BROKEN = re.compile(
-    r"^[^#\n]*(\\)[ \t]+(?:#[^\n]*)?\n[ \t]*([-\w.+]+=[^\s\\]*|--?\w[^\s\\]*)", re.MULTILINE
+    r"^[^#\n]*(?<!\\)(\\)[ \t]+(?:#[^\n]*)?\n[ \t]*([-\w.+]+=[^\s\\]*|--?\w[^\s\\]*)", re.MULTILINE
 )
+_HEREDOC = re.compile(r"<<-?[ \t]*[\"']?(\w+)")
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 # Words of env before the command.
 _SETS = re.compile(r"-|[A-Za-z_]\w*=", re.ASCII)
@@ -55,10 +56,26 @@ def evaluate(files: Mapping[str, str], main: str) -> Outcome:
 
 
 def cut_commands(text: str) -> Iterator[tuple[int, str]]:
-    """Where a script's line only looks continued, and what that leaves out."""
-    for found in _BROKEN.finditer(text):
-        said = "the backslash is not the last of its line: the command ends there, without"
-        yield found.start(1), f"{said} {found[2][:60]}"
+    """Places where a command ends although its line looks continued, and what it is without."""
+    for found in _BROKEN.finditer(_without_documents(text)):
+        before = found[0][: found.start(1) - found.start()]
+        if before.count("'") % 2 == 0 and before.count('"') % 2 == 0:
+            said = "the backslash is not the last of its line: the command ends there, without"
+            yield found.start(1), f"{said} {found[2][:60]}"
+
+
+def _without_documents(script: str) -> str:
+    """The script with blanks in place of its here-documents."""
+    lines, ends = script.split("\n"), ""
+    for place, line in enumerate(lines):
+        if not ends:
+            opened = _HEREDOC.search(line)
+            ends = opened[1] if opened is not None else ""
+        elif line.strip() == ends:
+            ends = ""
+        else:
+            lines[place] = " " * len(line)
+    return "\n".join(lines)
 
 
 @lru_cache(maxsize=8)

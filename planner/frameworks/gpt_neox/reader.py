@@ -122,7 +122,7 @@ def _job(values: Values, files: Mapping[str, str]) -> Job:
     slots = {int(one) for one in lines}
     each = values.integer("num_gpus", default=0, least=0)  # of a node, for its launcher
     if len(slots) != 1:
-        if not each and (asked := _asked(files)) is not None:
+        if not each and (asked := _asked(files, nodes)) is not None:
             return asked
         hosts = nodes or 1
         return Job(hosts, each, hosts * each) if each else Job(nodes, None, None)
@@ -140,8 +140,11 @@ def _say_method(values: Values) -> None:
         )
 
 
-def _asked(files: Mapping[str, str]) -> Job | None:
-    """What the job of a script that starts it asks of Slurm; None where it asks for no GPUs."""
+def _asked(files: Mapping[str, str], nodes: int | None) -> Job | None:
+    """What the job of a script that starts it asks of Slurm; None where it asks for no GPUs.
+
+    nodes: as the configuration states them.
+    """
     call = training_calls.training_call_if_any(
         files, (_STARTER,), lambda one: one.program.text.endswith(_STARTER), "GPT-NeoX"
     )
@@ -149,8 +152,8 @@ def _asked(files: Mapping[str, str]) -> Job | None:
         return None
     slurm = slurm_variables((*call.launch.slurm, *call.launch.before))
     each = training_calls.visible(call.launch) or training_calls.of_node(slurm)
-    nodes = slurm.get("SLURM_NNODES", 1)
-    return Job(nodes, each, nodes * each) if each else None
+    count = nodes or slurm.get("SLURM_NNODES", 1)
+    return Job(count, each, count * each) if each else None
 
 
 def _model(values: Values, files: Mapping[str, str]) -> ModelSpec:

@@ -40,9 +40,11 @@ def test_whole_nodes_of_grid_engine(asked: str, nodes: int, each: int) -> None:
     assert answer.request["plan"]["dp"] == nodes * each
 
 
-def test_jsrun_starts_one_process_for_each_resource_set() -> None:
-    text = MEGATRON.replace("python -m torch.distributed.run $LAUNCH", "jsrun --nrs 16 -g 1 python")
-    assert reading(launch__sh=text).request["plan"]["dp"] == 16
+@pytest.mark.parametrize(("words", "dp"), [("--nrs 16 -g 1", 16), ("-n 2 -a 6 -g 6", 12)])
+def test_jsrun_starts_the_tasks_of_each_resource_set(words: str, dp: int) -> None:
+    text = MEGATRON.replace("python -m torch.distributed.run $LAUNCH", f"jsrun {words} python")
+    text = text.replace("--global-batch-size 64", "--global-batch-size 48")
+    assert reading(launch__sh=text).request["plan"]["dp"] == dp
 
 
 @pytest.mark.parametrize(("gres", "gpus"), [("gpu:RTXA6000:2", 2), ("gpu:1", 1)])
@@ -53,6 +55,11 @@ def test_gpt_neox_in_a_job_of_slurm(gres: str, gpus: int) -> None:
     )
     assert answer.request["plan"]["dp"] == gpus
     assert answer.request["training"]["global_batch_size"] == 4 * gpus
+    nodes = NEOX.replace('"num_layers"', '"num_nodes": 4, "num_layers"')
+    several = reading(
+        job__sbatch=f"{script}python ./deepy.py train.py -d configs small.yml\n", small__yml=nodes
+    )
+    assert several.request["plan"]["dp"] == 4 * gpus
 
 
 @pytest.mark.parametrize(
@@ -63,6 +70,8 @@ def test_gpt_neox_in_a_job_of_slurm(gres: str, gpus: int) -> None:
         ("stage3_no_offloading_accelerate.conf", False),
         ("z3_no-offload.json", False),
         ("zero3_nooffload.json", False),
+        ("zero2-non-offload.json", False),
+        ("zero3_offload_none.json", False),
         ("zero3.json", False),
     ],
 )

@@ -218,3 +218,16 @@ def test_functions_that_call_each_other_twice_end_at_a_bound() -> None:
     text = f"{calls}f30() {{ :; }}\ntorchrun train.py $(f0)\n"
     with bounded_work(), pytest.raises(Unreadable, match="expand to more than"):
         evaluate({"run.sh": text}, "run.sh")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cat <<EOF\nUsage: run.sh \\ \n  --nodes N\nEOF\n",
+        "echo 'Usage: run.sh \\ \n  --nodes N'\n",
+        "A=\\\\ \nB=3\n",
+    ],
+)
+def test_texts_that_only_look_like_commands_say_nothing(text: str) -> None:
+    assert list(cut_commands(text)) == []
+    assert list(cut_commands("<<a\n" * 30_000)) == []

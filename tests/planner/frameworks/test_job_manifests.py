@@ -9,7 +9,7 @@ import pytest
 
 from planner import emit
 from planner.answers.lint.findings import ReadAnswer
-from planner.answers.lint.lint import read
+from planner.answers.lint.lint import lint, read
 from planner.frameworks.base import Bundle
 from planner.frameworks.bash import ProgramCall, evaluate, slurm_variables
 from planner.frameworks.bash_writer import one_script, parts
@@ -130,7 +130,8 @@ def test_the_text_of_a_shell_has_the_variables_of_its_container(shell: tuple[str
     [
         ("backoffLimit: 0", "4", 1, 4),
         ("completions: 3", "4", 3, 4),
-        ("parallelism: 2", '"2"', 1, 2),  # how many at a time
+        ("parallelism: 2", '"2"', 2, 2),
+        ("completions: 16\n  parallelism: 4", "8", 4, 8),  # how many at a time
         ("replicas: 2", "8", 2, 8),
     ],
 )
@@ -315,3 +316,98 @@ def test_a_choice_of_accelerators_says_how_many(accelerators: str) -> None:
 def test_what_only_looks_like_a_manifest_costs_no_time(text: str) -> None:
     with bounded_work():
         assert scripts_of_jobs({"a.yaml": text}) == {"a.yaml": text}
+
+
+def test_a_job_set_multiplies_its_replicas() -> None:
+    text = """\
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+spec:
+  replicatedJobs:
+  - replicas: 4
+    template:
+      spec:
+        completions: 2
+        template:
+          spec:
+            containers:
+            - command: [torchrun, train.py]
+              resources: {limits: {nvidia.com/gpu: 8}}
+"""
+    assert asked(text) == (8, 8)
+
+
+def test_workers_of_mpi_wait_for_what_its_launcher_starts() -> None:
+    text = """\
+apiVersion: v1
+kind: Pod
+spec:
+  containers:
+  - command: [etcd, --x]
+---
+apiVersion: kubeflow.org/v2beta1
+kind: MPIJob
+spec:
+  mpiReplicaSpecs:
+    Launcher:
+      replicas: 1
+      template: {spec: {containers: [{command: [mpirun, -np, "16", python, train.py]}]}}
+    Worker:
+      replicas: 2
+      template:
+        spec:
+          containers:
+          - command: [/usr/sbin/sshd, -De]
+            resources: {limits: {nvidia.com/gpu: 8}}
+"""
+    script = scripts_of_jobs({"job.yaml": text})["job.yaml.sh"]
+    assert "mpirun -np 16 python train.py" in script
+    assert asked(text) == (2, 8)
+
+
+def test_masters_and_workers_may_share_a_template() -> None:
+    text = """\
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+spec:
+  pytorchReplicaSpecs:
+    Master:
+      replicas: 1
+      template: &pod
+        spec:
+          containers:
+          - command: [torchrun, train.py]
+            resources: {limits: {nvidia.com/gpu: 8}}
+    Worker: {replicas: 3, template: *pod}
+"""
+    assert asked(text) == (4, 8)
+
+
+def test_options_of_a_script_are_not_those_of_its_shell() -> None:
+    assert launched_text("bash", "train.sh", "-c", "conf.yaml") == "bash train.sh -c conf.yaml"
+    assert launched_text("bash", "-euc", "torchrun --n $(N) $(hostname)") == (
+        "torchrun --n ${N} $(hostname)"
+    )
+
+
+def launched_text(*words: str) -> str:
+    manifest = job(*words, env='[{name: N, value: "4"}]')
+    return scripts_of_jobs({"job.yaml": manifest})["job.yaml.sh"].rstrip().rsplit("\n", 1)[-1]
+
+
+def test_a_configuration_with_a_run_and_nodes_is_no_task() -> None:
+    text = "base_model: Qwen/Qwen2.5-0.5B\nrun: exp1\nnum_nodes: 2\n"
+    assert scripts_of_jobs({"config.yml": text}) == {"config.yml": text}
+
+
+def test_lint_offers_no_file_that_is_not_there() -> None:
+    text = (
+        "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 24 --hidden-size 2048 "
+        "--num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048 "
+        "--micro-batch-size 1 --global-batch-size 512 --vocab-size 50304 --bf16 "
+        "--tokenizer-type NullTokenizer --tensor-model-parallel-size 8"
+    )
+    answer = lint({"job.yaml": job("bash", "-c", text)}, parse_cluster("1x8xh100-sxm"))
+    assert answer.best is not None
+    assert any(change.file == "job.yaml.sh" for change in answer.best.by_hand)
+    assert "job.yaml.sh" not in answer.best.files

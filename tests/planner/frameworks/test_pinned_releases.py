@@ -144,7 +144,9 @@ def test_pins_that_are_given_are_not_looked_for(tmp_path: Path) -> None:
     tree(tmp_path, {"own/requirements.txt": "trl==1.7\n"})
     paths = [str(tmp_path / "train.yaml"), str(tmp_path / "own" / "requirements.txt")]
     files, _ = launch_at(paths)
-    assert pinned(files, "trl") == (1, 7)
+    pin = pinned(files, "trl")
+    assert pin is not None
+    assert pin.release == (1, 7)
 
 
 def test_pins_of_another_repository_are_left_alone(tmp_path: Path) -> None:
@@ -173,7 +175,9 @@ def test_a_file_that_is_no_text_or_too_large_pins_nothing(data: bytes, tmp_path:
     ],
 )
 def test_a_release_has_up_to_three_numbers(text: str, release: tuple[int, ...]) -> None:
-    assert pinned({"a/requirements.txt": text}, "trl") == release
+    pin = pinned({"a/requirements.txt": text}, "trl")
+    assert pin is not None
+    assert pin.release == release
     assert pinned({"constraints.txt": text}, "trl") is None
 
 
@@ -191,4 +195,24 @@ def test_a_release_has_up_to_three_numbers(text: str, release: tuple[int, ...]) 
     ],
 )
 def test_pins_of_every_kind(text: str, release: tuple[int, ...] | None) -> None:
-    assert pinned({"requirements.txt": text}, "trl") == release
+    pin = pinned({"requirements.txt": text}, "trl")
+    assert (pin and pin.release) == release
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("trl<0.20", "TRL before 0.20 is pinned"),
+        ("trl>=0.8,<1.0", "TRL before 1.0 is pinned"),
+        ("trl~=0.9.3", "TRL 0.9.3 is pinned"),
+    ],
+)
+def test_a_pin_is_said_as_it_is_written(line: str, said: str, tmp_path: Path) -> None:
+    tree(tmp_path, {**launch("train.yaml"), "requirements.txt": f"{line}\n"})
+    files, _ = launch_at([str(tmp_path / "train.yaml")])
+    assert said in str(found(files).assumed)
+
+
+def test_lines_without_end_cost_no_time(tmp_path: Path) -> None:
+    tree(tmp_path, {**launch("train.yaml"), "requirements.txt": " trl[" * 40_000})
+    assert pins_at(tmp_path / "train.yaml") == ""

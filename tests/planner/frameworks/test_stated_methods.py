@@ -130,3 +130,8 @@ def test_adapters_behind_an_option_of_their_own_are_not_said(condition: str, say
     )
     text = f"{PLAIN}\ndef later(model, args):\n    {made}\n"
     assert (ADAPTERS in of_python(text)[1]) is says
+
+
+def test_long_words_cost_no_time() -> None:
+    script = f"export A={'a' * 200_000}\n{MEGATRON.format('dpo_training.py')}"
+    assert PAIRS in of_files({"run.sh": script})[1]

@@ -49,6 +49,11 @@ def test_models_trained_further_have_the_shape_of_their_base(name: str, preset: 
         "rinna/japanese-gpt-neox-3.6b",  # no GPT of 3.6 billion
         "x/llama-3.1-8b-4x8b-moe",  # experts of their own
         "data/models/70b",  # no family
+        "llama-27b",
+        "gemma-29b",
+        "qwen-314b",  # a version and a size are no number
+        "zephyr-sft-70b",
+        "tinyllama-foo-30b",  # of another size
     ],
 )
 def test_another_base_is_not_taken_for_it(name: str) -> None:
