@@ -22,12 +22,14 @@ class GivenValues:
 
     values: by name: variables of the environment (EP), positional parameters (10), options of the
     training program (--vocab-size) and keys of a config (tokens.micro_batch_size).
-    arguments: of the script, in order.  model: the model, whatever the files say.
+    arguments: of the script, in order.  model: the model, whatever the files say.  model_notes:
+    what is assumed of it.
     """
 
     values: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
     model: ModelSpec | None = None
+    model_notes: tuple[str, ...] = ()
 
     @property
     def variables(self) -> dict[str, str]:

@@ -21,7 +21,7 @@ from planner.frameworks.bash import cut_commands
 from planner.frameworks.bash_writer import parts
 from planner.frameworks.config_files import json_value, toml_table
 from planner.frameworks.job_manifests import scripts_of_jobs
-from planner.frameworks.launch_files import GivenValues, LaunchFiles
+from planner.frameworks.launch_files import GivenValues, LaunchFiles, given_with
 from planner.frameworks.named_files import PYTHON, named_files
 from planner.frameworks.read_results import Reading, Unreadable
 
@@ -245,7 +245,11 @@ def reading_of(framework: Framework, files: Mapping[str, str], accelerators: int
     assert framework.read is not None
     try:
         found = framework.read(files, accelerators)
-        passed_over = [*stated_values.left_out(files, found), *stated_methods.unsaid(files, found)]
+        passed_over = [
+            *given_with(files).model_notes,
+            *stated_values.left_out(files, found),
+            *stated_methods.unsaid(files, found),
+        ]
         return found.model_copy(update={"assumed": (*found.assumed, *passed_over)})
     except Unreadable as error:
         named = framework.title in error.text or framework.name in error.text

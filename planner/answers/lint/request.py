@@ -93,13 +93,13 @@ def parse_given(document: dict[str, Any]) -> GivenValues:
     problems = Gathered(_value_problems(values))
     if not isinstance(arguments, list | tuple) or not all(map(_short, arguments)):
         problems.append(wrong_type("/arguments", "a list of texts", arguments))
-    model = None
+    found = None
     if document.get("model") is not None:
-        model = problems.of(lambda: parse_model(document["model"])[0])
+        found = problems.of(lambda: parse_model(document["model"]))
     problems.check()
-    return GivenValues(
-        {name: str(value) for name, value in values.items()}, tuple(arguments), model
-    )
+    model, notes = found or (None, ())
+    said = {name: str(value) for name, value in values.items()}
+    return GivenValues(said, tuple(arguments), model, notes)
 
 
 def _file_problems(files: dict[str, Any]) -> Iterator[Problem]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cost_models.catalog.names import UnknownName
+from planner.answers.lint.lint import read
+from planner.answers.lint.request import parse_given
 from planner.huggingface.named_models import find, is_encoder, is_open, names_none
+from planner.inputs.requests.parser import parse_cluster
 
 
 @pytest.mark.parametrize(
@@ -193,3 +196,11 @@ def test_folders_that_are_left_open_leave_the_name(path: str, left_open: bool) -
 )
 def test_encoders_are_known_by_their_families(name: str, encoder: bool) -> None:
     assert is_encoder(name) is encoder
+
+
+def test_what_is_assumed_of_a_given_model_is_said_of_a_launch() -> None:
+    files = {"run.sh": "torchrun --nproc_per_node 8 train.py --per_device_train_batch_size 1 "
+             "--max_seq_length 512 --model_name_or_path x\n"}  # fmt: skip
+    given = parse_given({"model": "my-llama-3.1-8b-sft"})
+    answer = read(files, parse_cluster("1x8xh100-sxm"), None, given)
+    assert any("taken to have the shape of llama-3.1-8b" in note for note in answer.assumed)
