@@ -182,7 +182,7 @@ def test_answers_are_those_of_the_planner(service: Client) -> None:
 
 
 def test_errors_are_those_of_the_planner(service: Client) -> None:
-    for document in ({}, ASKED | {"model": "gpt-2-large"}, ASKED | {"search": {"tp": {"max": -1}}}):
+    for document in ({}, ASKED | {"model": "gpt-7-large"}, ASKED | {"search": {"tp": {"max": -1}}}):
         with pytest.raises(RequestError) as here:
             planner.plan(document)
         with pytest.raises(RequestError) as there:
