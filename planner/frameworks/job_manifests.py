@@ -117,20 +117,22 @@ def _of_kubernetes(document: Any) -> _Job | None:
     if not isinstance(document, dict) or not {"apiVersion", "kind"} <= document.keys():
         return None
     found = list(_containers(document, 1))
-    told = [one for one, _ in found if any(isinstance(one.get(p), list) for p in _COMMAND)]
-    if not told:
+    jobs = [(one, job) for one, _ in found if (job := _of_container(one)) is not None]
+    if not jobs:
         return None
-    variables = [_variables(one.get("env")) for one in told]
-    jobs = [
-        _Job([_command(_words(one), named)], named, None, _gpus(one))
-        for one, named in zip(told, variables, strict=True)
-    ]
-    job = max(jobs, key=lambda one: (one.starts, one.each or 0))
+    own, job = max(jobs, key=lambda pair: (pair[1].starts, pair[1].each or 0))
     # Its pods, or where it asks for no accelerators and others do, as of MPI's workers, those.
-    each = job.each or max((_gpus(one) or 0 for one, _ in found), default=0) or None
-    own = told[jobs.index(job)]
-    pods = [count for one, count in found if (_gpus(one) == each if each else one is own)]
+    each = job.each or max(_gpus(one) or 0 for one, _ in found) or None
+    pods = (count for one, count in found if (_gpus(one) == each if each else one is own))
     return replace(job, nodes=max(sum(pods), 1), each=each)
+
+
+def _of_container(container: Mapping[str, Any]) -> _Job | None:
+    """What a container runs; None where its image says that."""
+    if not any(isinstance(container.get(part), list) for part in _COMMAND):
+        return None
+    variables = _variables(container.get("env"))
+    return _Job([_command(_words(container), variables)], variables, None, _gpus(container))
 
 
 def _words(container: Mapping[str, Any]) -> list[str]:
