@@ -102,7 +102,7 @@ def test_a_saved_plan_is_its_owner_s(service: TestClient, monkeypatch: pytest.Mo
     assert all(calls[one["request_id"]] == one["caller"] for one in audit)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_calls_of_a_key_count_at_all_servers() -> None:
     """What a key asks at one of two servers it lacks at the other one; no other key does."""
     settings = Settings(api_keys_sha256=WORDS, calls_per_minute=12)

@@ -16,7 +16,7 @@ from api.budget import own_cpu_s
 from tests.api.test_budgets import HOPELESS
 from tests.fixtures.job_server import Place, eventually
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exhaustive
 
 
 @pytest.fixture

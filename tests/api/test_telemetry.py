@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from tests.fixtures.job_server import SWEEP, Place, eventually
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exhaustive
 
 Spans = dict[bytes, tuple[str, bytes]]  # name and parent by id
 

@@ -37,7 +37,7 @@ def test_dashboard_and_alerts_ask_for_what_there_is(client: TestClient) -> None:
     assert asked() - told == set()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_jobs_and_places_are_counted() -> None:
     with serving(Settings(max_concurrency=3, jobs=JobSettings(max_runs=0))) as client:
         before = client.app.state.store.jobs.counts()[0].get("queued", 0)  # type: ignore[attr-defined]

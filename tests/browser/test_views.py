@@ -107,14 +107,19 @@ def test_what_fits(page: Page, shot: Callable[..., None]) -> None:
     commands = page.get_by_role("region", name="To run")
     expect(commands).to_contain_text("planner emit --model qwen3-8b --cluster 1x1xrtx-4090")
     shot(page, "fits", whole=True)
-
-    # A rented node has a price, and room for more ways.
-    page.get_by_label("Card or instance").select_option("p5.4xlarge")
-    expect(verdict).to_have_text("6 of 7 ways fit on 1 × H100 SXM5 80GB")
-    expect(quantized.locator("td").first).to_contain_text("$")
     page.get_by_label("Batch").fill("-1")
     expect(page.get_by_label("Batch")).to_have_attribute("aria-invalid", "true")
     expect(verdict).to_be_visible()
+
+
+@pytest.mark.exhaustive
+def test_a_rented_node_has_a_price_and_room_for_more_ways(page: Page) -> None:
+    page.goto(link(view="fit"))
+    page.get_by_label("Card or instance").select_option("p5.4xlarge")
+    expect(page.locator(".verdict")).to_have_text("6 of 7 ways fit on 1 × H100 SXM5 80GB")
+    table = page.get_by_role("region", name="Methods by length: table")
+    row = table.get_by_role("row", name="QLoRA")
+    expect(row.locator("td").first).to_contain_text("$")
 
 
 @pytest.mark.exhaustive

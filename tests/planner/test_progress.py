@@ -107,7 +107,7 @@ def test_a_part_shows_nothing_and_stops() -> None:
     step(1, 1)  # nobody watches
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_bar_is_for_a_terminal_that_waits(tmp_path: Path) -> None:
     """On standard error, where that is a terminal; standard output has the document alone."""
     ours, theirs = pty.openpty()

@@ -200,6 +200,7 @@ def test_learns_the_log_of_one_run(planner: Planner, address: str) -> None:
     assert "got read" in planner("--server", address, "sites", "share", "lab", "read")[2]
 
 
+@pytest.mark.exhaustive
 def test_sweeps_as_a_job(planner: Planner, address: str) -> None:
     Path("grid.json").write_text(json.dumps(SWEEP))
     answers = [

@@ -430,7 +430,7 @@ def test_limits_end_the_trace(limits: Limits, said: str) -> None:
         pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive),
         # As SIGKILL does, it ends the command without a word of its own.
         pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive),
-        signal.SIGKILL,
+        pytest.param(signal.SIGKILL, marks=pytest.mark.exhaustive),
     ],
 )
 def test_no_trace_outlives_the_command(sign: int, tmp_path: Path) -> None:
