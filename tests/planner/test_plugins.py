@@ -83,6 +83,7 @@ def run(target: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.exhaustive
 def test_a_plugin_is_used_by_its_names(tmp_path: Path) -> None:
     options = ["--no-index", "--no-deps", "--no-build-isolation", "--target", f"{tmp_path}/target"]
     installed = run(tmp_path, "-m", "pip", "install", "-q", *options, str(PLUGIN))

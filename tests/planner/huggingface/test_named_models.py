@@ -10,6 +10,8 @@ from planner.answers.lint.request import parse_given
 from planner.huggingface.named_models import find, is_encoder, is_open, names_none
 from planner.inputs.requests.parser import parse_cluster
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("name", "preset"),

@@ -118,7 +118,7 @@ def tally(found: Iterable[tuple[str, tuple[Finding, ...]]]) -> tuple[Counter[str
     return count, wrong
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_nvidias_recipes_for_h100() -> None:
     count, wrong = tally(of_recipes(["h100"]))
     assert wrong == {name for name in FAULTY if "h100" in name}
